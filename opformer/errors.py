@@ -1,0 +1,28 @@
+"""The one exception of this library that is not a plain ``ValueError``, and the message for a missing extra."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["MeshError", "require"]
+
+
+class MeshError(ValueError):
+    """Something is wrong with a mesh file, its cells or its fields; the message says which and what to do."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional dependency, or say which extra of opformer installs it.
+
+    Raises
+    ------
+    ImportError
+        If ``module`` is not installed; the message holds the command that installs it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{module} is needed here and is not installed: pip install 'opformer[{extra}]'"
+        ) from error
