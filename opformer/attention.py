@@ -1,0 +1,110 @@
+r"""Multi-head attention from a source domain to a target domain: several kernels of one operator at once.
+
+.. math:: y(t) = W_O\,\bigl[y_1(t), \dots, y_h(t)\bigr], \qquad
+   y_i(t) = \int_\Omega \alpha_i(t,s)\,W^V_i x(s)\,d\mu(s).
+
+Reference: Vaswani et al., arXiv:1706.03762, section 3.2; Henry et al., arXiv:2010.04245 (QK-norm).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from opformer.domain import Domain
+from opformer.encodings import Compose, PositionalEncoding
+from opformer.integral import kernel_integral
+
+__all__ = ["Attention"]
+
+
+class Attention(nn.Module):
+    """Self- and cross-attention over domains with a measure.
+
+    Parameters
+    ----------
+    channels : int
+        Width of the tokens, a multiple of ``heads``.
+    heads : int
+        Number of kernels.
+    encoding : PositionalEncoding, optional
+        How position enters the kernel; its ``embed`` is left to the model that makes the tokens.
+    qk_norm : bool
+        Scale query and key of each head to unit root mean square, with a learned gain a channel.
+
+    Examples
+    --------
+    >>> domain = Domain(torch.rand(5, 2), torch.rand(5))
+    >>> Attention(8, 2)(torch.randn(5, 8), domain).shape
+    torch.Size([5, 8])
+    """
+
+    def __init__(
+        self, channels: int, heads: int, *, encoding: PositionalEncoding | None = None, qk_norm: bool = True
+    ) -> None:
+        super().__init__()
+        if channels % heads:
+            raise ValueError(f"channels must be a multiple of heads, got {channels} and {heads}")
+        self.channels, self.heads, self.qk_norm = channels, heads, qk_norm
+        self.encoding = Compose() if encoding is None else encoding
+        self.query = nn.Linear(channels, channels)
+        # A bias of the key would cancel in the softmax.
+        self.key = nn.Linear(channels, channels, bias=False)
+        self.value = nn.Linear(channels, channels)
+        self.out = nn.Linear(channels, channels)
+        self.query_norm = nn.RMSNorm(channels // heads) if qk_norm else nn.Identity()
+        self.key_norm = nn.RMSNorm(channels // heads) if qk_norm else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        target: Domain,
+        memory: Tensor | None = None,
+        source: Domain | None = None,
+        *,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Integrate the memory over the source for every target.
+
+        Parameters
+        ----------
+        x : Tensor, shape (..., n, channels)
+            Features at the target, which make the queries.
+        target : Domain of n points
+        memory : Tensor, shape (..., m, channels), optional
+            Features at the source, which make keys and values; those of the target by default (self-attention).
+        source : Domain of m points, optional
+            Required with ``memory``.
+        chunk : int, optional
+            Evaluate that many targets at a time.
+
+        Returns
+        -------
+        Tensor, shape (..., n, channels)
+        """
+        if (memory is None) != (source is None):
+            raise ValueError("memory and source belong together: give both or neither")
+        if memory is None or source is None:
+            memory, source = x, target
+        memory = source.zero_null(memory)
+        q = self.encoding.rotate(self.query_norm(self._split(self.query(x))), target)
+        k = self.encoding.rotate(self.key_norm(self._split(self.key(memory))), source)
+        y = kernel_integral(
+            q,
+            k,
+            self._split(self.value(memory)),
+            source.weights,
+            bias=self._bias(target, source),
+            factors=self.encoding.factors(target, source, x),
+            chunk=chunk,
+        )
+        return self.out(y.transpose(-3, -2).flatten(-2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (..., h, n, e)
+
+    def _bias(self, target: Domain, source: Domain):  # type: ignore[no-untyped-def]
+        """The dense bias by chunks of targets, where the encoding has one."""
+        if "bias" not in self.encoding.hooks:
+            return None
+        return lambda rows: self.encoding.bias(target.take(rows), source)

@@ -1,0 +1,97 @@
+r"""Relative position: the log-kernel depends on the offset of source and target.
+
+.. math:: b(t,s) = -\gamma_t\,|x_s - x_t - u_t|^2
+   = 2\gamma_t\,c_t\cdot x_s - \gamma_t|x_s|^2 - \gamma_t|c_t|^2, \qquad c_t = x_t + u_t,
+
+a product of d + 2 channels, so that the Gaussian costs no (n, m) array.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from opformer.domain import Domain
+from opformer.encodings.base import PositionalEncoding
+from opformer.integral import Factors
+
+__all__ = ["GaussianBias"]
+
+# The token may change γ by this factor at most: factor channels cancel to about eps · γR².
+MAX_CHANGE = 20.0
+
+
+class GaussianBias(PositionalEncoding):
+    r"""A Gaussian kernel for each head, whose width and centre may depend on the target's features.
+
+    .. math:: \gamma_t = \gamma_h\,e^{g(W_\gamma x_t)}, \qquad u_t = W_u x_t / \sqrt{2\gamma_h},
+
+    with γ_h = 1/(2ℓ²), ℓ geometric over the heads and fitted, and g bounded, ``|g| ≤ log 20``.
+
+    Parameters
+    ----------
+    dim : int
+    heads : int
+    channels : int, optional
+        Width of the tokens that the kernel may depend on; without it the kernel is the same for all targets.
+    shift : bool
+        Whether the centre depends on the tokens too. The kernel is then no longer isotropic, only
+        translation-invariant.
+    lengths : (float, float)
+        Shortest and longest ℓ, in the units of the coordinates. The default suits coordinates in about [-1, 1].
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        channels: int | None = None,
+        *,
+        shift: bool = True,
+        lengths: tuple[float, float] = (0.1, 2.0),
+    ) -> None:
+        super().__init__()
+        self.dim, self.heads, self.channels = dim, heads, channels
+        self.shift, self.lengths = shift, tuple(lengths)
+        shortest, longest = (math.log(ell) for ell in self.lengths)
+        self.log_length = nn.Parameter(torch.linspace(shortest, longest, heads))
+        self.width = nn.Linear(channels, heads) if channels else None
+        self.center = nn.Linear(channels, heads * dim, bias=False) if channels and shift else None
+
+    @property
+    def symmetry(self) -> str:  # type: ignore[override]
+        """E(d), or only translation with centres made of scalar features."""
+        return "E(d)" if self.center is None else "translation"
+
+    def factors(self, target: Domain, source: Domain, tokens: Tensor) -> Factors:
+        """The channels [2γc, −γ, −γ|c|²] of the target and [x, |x|², 1] of the source, in float32 or better."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            dtype = torch.promote_types(tokens.dtype, torch.float32)
+            x, y, tokens = source.points.to(dtype), target.points.to(dtype), tokens.to(dtype)
+            # The kernel sees offsets alone; the products below lose digits far from the origin.
+            origin = source.mean(x).unsqueeze(-2)
+            x, y = (x - origin).unsqueeze(-3), (y - origin).unsqueeze(-3)  # (..., 1, m, d), (..., 1, n, d)
+            gamma = self._gamma(tokens)
+            center = y if self.center is None else y + self._shift(tokens)
+            center = center.expand(*gamma.shape[:-1], self.dim)
+            fq = torch.cat([2 * gamma * center, -gamma, -gamma * center.square().sum(-1, keepdim=True)], -1)
+            fk = torch.cat([x, x.square().sum(-1, keepdim=True), torch.ones_like(x[..., :1])], -1)
+            return fq, fk.expand(*fk.shape[:-3], self.heads, *fk.shape[-2:])
+
+    def _gamma(self, tokens: Tensor) -> Tensor:
+        """γ of each head and target, (..., h, n, 1)."""
+        log_gamma = -2 * self.log_length - math.log(2)
+        change = tokens.new_zeros(*tokens.shape[:-1], self.heads)
+        if self.width is not None:
+            bound = math.log(MAX_CHANGE)
+            change = bound * torch.tanh(self.width(tokens) / bound)
+        return (log_gamma + change).exp().mT.unsqueeze(-1)
+
+    def _shift(self, tokens: Tensor) -> Tensor:
+        """u of each head and target, (..., h, n, d), in units of the head's length."""
+        if self.center is None:
+            return tokens.new_zeros(())
+        u = self.center(tokens).unflatten(-1, (self.heads, self.dim)) * self.log_length.exp()[:, None]
+        return u.transpose(-3, -2)

@@ -1,0 +1,153 @@
+r"""Transformer blocks over domains: base state plus interaction correction plus pointwise map.
+
+.. math:: x \leftarrow x + A(\mathrm{LN}\,x), \qquad x \leftarrow x + \mathrm{FFN}(\mathrm{LN}\,x),
+   \qquad \mathrm{FFN}(x) = W_2\,\sigma(W_1 x + b_1) + b_2
+
+(Pre-LN; Post-LN, :math:`x\leftarrow\mathrm{LN}(x+F(x))`, on request). Every block can be read at any target: a target
+is a point of measure zero, so it listens to the sources and they do not hear it. References: Vaswani et al.,
+arXiv:1706.03762; Xiong et al., arXiv:2002.04745 (Pre-LN).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from torch import Tensor, nn
+
+from opformer.attention import Attention
+from opformer.domain import Domain
+from opformer.encodings import Compose, PositionalEncoding
+
+__all__ = ["Decoder", "DecoderBlock", "Encoder", "EncoderBlock", "FeedForward"]
+
+
+class FeedForward(nn.Sequential):
+    """Two layers at every point: Linear, GELU, Linear.
+
+    Parameters
+    ----------
+    channels : int
+    hidden : int, optional
+        Width of the inner layer; 2·channels by default.
+    """
+
+    def __init__(self, channels: int, hidden: int | None = None) -> None:
+        hidden = hidden or 2 * channels
+        super().__init__(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, channels))
+
+
+class EncoderBlock(nn.Module):
+    """Attention and feed-forward, each with its residual and layer norm.
+
+    Parameters
+    ----------
+    channels, heads : int
+    encoding : PositionalEncoding, optional
+    hidden : int, optional
+    norm_first : bool
+        Pre-LN (True) or Post-LN.
+    qk_norm : bool
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        *,
+        encoding: PositionalEncoding | None = None,
+        hidden: int | None = None,
+        norm_first: bool = True,
+        qk_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.norm_first = norm_first
+        self.attention = Attention(channels, heads, encoding=encoding, qk_norm=qk_norm)
+        self.feed_forward = FeedForward(channels, hidden)
+        self.attention_norm = nn.LayerNorm(channels)
+        self.feed_forward_norm = nn.LayerNorm(channels)
+
+    def forward(
+        self, x: Tensor, target: Domain, memory: Tensor | None = None, source: Domain | None = None
+    ) -> Tensor:
+        """Tokens at the target after one block; ``memory`` are the tokens of the source before it (default: x)."""
+        if not self.norm_first:
+            x = self.attention_norm(x + self.attention(x, target, memory, source))
+            return self.feed_forward_norm(x + self.feed_forward(x))
+        memory = None if memory is None else self._memory(memory)
+        x = x + self.attention(self.attention_norm(x), target, memory, source)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+    def _memory(self, memory: Tensor) -> Tensor:
+        return self.attention_norm(memory)
+
+
+class DecoderBlock(EncoderBlock):
+    """The same from a memory that an encoder has already normalised.
+
+    There is no self-attention among the targets: the value at a target must not depend on the other targets.
+    """
+
+    def _memory(self, memory: Tensor) -> Tensor:
+        return memory
+
+
+class Encoder(nn.Module):
+    """A stack of :class:`EncoderBlock`, with a last layer norm if Pre-LN.
+
+    Parameters
+    ----------
+    layers, channels, heads : int
+    encoding : PositionalEncoding, optional
+        Each block gets a copy of its kernel hooks. Embeddings belong to whoever makes the tokens.
+    **options
+        Of :class:`EncoderBlock`.
+    """
+
+    block: type[EncoderBlock] = EncoderBlock
+
+    def __init__(
+        self,
+        layers: int,
+        channels: int,
+        heads: int,
+        *,
+        encoding: PositionalEncoding | None = None,
+        norm_first: bool = True,
+        **options,  # type: ignore[no-untyped-def]
+    ) -> None:
+        super().__init__()
+        kernel = (encoding or Compose()).only("rotate", "factors", "bias")
+        self.blocks = nn.ModuleList(
+            self.block(channels, heads, encoding=deepcopy(kernel), norm_first=norm_first, **options)
+            for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(channels) if norm_first else nn.Identity()
+
+    def forward(self, x: Tensor, domain: Domain) -> Tensor:
+        """Tokens (..., n, c) of a domain to tokens of the same domain."""
+        return self.trace(x, domain)[-1]
+
+    def trace(self, x: Tensor, domain: Domain) -> list[Tensor]:
+        """The tokens before each block, and the normalised ones after the last: what :meth:`at` reads."""
+        states = [x]
+        for block in self.blocks:
+            states.append(block(states[-1], domain))
+        return [*states[:-1], self.norm(states[-1])]
+
+    def at(self, x: Tensor, target: Domain, trace: list[Tensor], source: Domain) -> Tensor:
+        """The same function at other points: each block integrates over the source's tokens of its level."""
+        for block, memory in zip(self.blocks, trace, strict=False):
+            x = block(x, target, memory, source)
+        return self.norm(x)
+
+
+class Decoder(Encoder):
+    """A stack of :class:`DecoderBlock`: every block integrates over the one memory of an encoder."""
+
+    block = DecoderBlock
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, target: Domain, memory: Tensor, source: Domain
+    ) -> Tensor:
+        """Tokens at the targets, (..., n, c), from the encoded source."""
+        return self.at(x, target, [memory] * len(self.blocks), source)
