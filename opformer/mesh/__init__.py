@@ -1,0 +1,38 @@
+"""Mesh files with their fields, read and written safely; the only part that knows meshio.
+
+`read_mesh` and `write_mesh` move whole files, `read_field` gives one field as an array at the
+points or at the cells, `inspect_mesh` says what is there. A mesh is a `meshio.Mesh`.
+"""
+
+from opformer.mesh.fields import (
+    Location,
+    blocks,
+    boundary_weights,
+    field_location,
+    field_names,
+    flat_axes,
+    read_field,
+    top_cells,
+    with_fields,
+)
+from opformer.mesh.read import is_mesh_file, read_mesh
+from opformer.mesh.report import MeshReport, inspect_mesh
+from opformer.mesh.write import check_writable, write_mesh
+
+__all__ = [
+    "Location",
+    "MeshReport",
+    "blocks",
+    "boundary_weights",
+    "check_writable",
+    "field_location",
+    "field_names",
+    "flat_axes",
+    "inspect_mesh",
+    "is_mesh_file",
+    "read_field",
+    "read_mesh",
+    "top_cells",
+    "with_fields",
+    "write_mesh",
+]

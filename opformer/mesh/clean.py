@@ -1,0 +1,90 @@
+"""One shape, one byte order, nothing out of range: what every mesh is brought to after reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import meshio
+import numpy as np
+
+from opformer.errors import MeshError
+from opformer.quadrature import TOPOLOGICAL_DIMENSION
+
+__all__ = ["clean"]
+
+
+def clean(mesh: meshio.Mesh) -> meshio.Mesh:
+    """Return a copy with float64 points, int64 connectivity within range and native byte order.
+
+    A field of one number per row gets one axis, empty blocks go, and named sets of points or cells
+    become fields of zeros and ones; a field of the same name has precedence over a set.
+    """
+    points = _checked_points(mesh.points)
+    first = np.cumsum([0] + [len(block) for block in mesh.cells])
+    kept = np.flatnonzero(np.diff(first))
+    if not len(kept):
+        raise MeshError("there are points but no cells")
+    return meshio.Mesh(
+        points,
+        [(mesh.cells[k].type, _checked_cells(mesh.cells[k], len(points), first[k])) for k in kept],
+        point_data={
+            name: _native(data) for name, data in {**_point_masks(mesh), **mesh.point_data}.items()
+        },
+        cell_data={
+            name: [_native(data[k]) for k in kept]
+            for name, data in {**_cell_masks(mesh), **mesh.cell_data}.items()
+        },
+        field_data=mesh.field_data,
+    )
+
+
+def _checked_points(points: np.ndarray) -> np.ndarray:
+    points = np.array(points, dtype=np.float64)
+    if points.ndim != 2 or not 1 <= points.shape[1] <= 3 or not len(points):
+        raise MeshError(f"points must have shape (n, 1), (n, 2) or (n, 3), got {points.shape}")
+    bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
+    if len(bad):
+        raise MeshError(f"{len(bad)} points are not finite, the first is point {bad[0]}")
+    return points
+
+
+def _checked_cells(block: meshio.CellBlock, n_points: int, first: int) -> np.ndarray:
+    if block.type not in TOPOLOGICAL_DIMENSION:
+        raise MeshError(f"cell type {block.type!r} is not supported")
+    cells = np.array(block.data, dtype=np.int64)
+    bad = np.flatnonzero(((cells < 0) | (cells >= n_points)).any(axis=1))
+    if len(bad):
+        raise MeshError(
+            f"cell {first + bad[0]} ({block.type}) refers to points {cells[bad[0]].tolist()}, "
+            f"but there are {n_points} points, counted from 0"
+        )
+    return cells
+
+
+def _native(data: np.ndarray) -> np.ndarray:
+    data = np.asarray(data)
+    data = data.astype(data.dtype.newbyteorder("="))
+    return data[:, 0] if data.ndim == 2 and data.shape[1] == 1 else data
+
+
+def _point_masks(mesh: meshio.Mesh) -> dict[str, np.ndarray]:
+    return {name: _mask(members, len(mesh.points)) for name, members in mesh.point_sets.items()}
+
+
+def _cell_masks(mesh: meshio.Mesh) -> dict[str, list[np.ndarray]]:
+    masks = {}
+    for name, blocks in mesh.cell_sets.items():
+        if name.startswith("gmsh:"):  # meshio keeps the topology of the geometry there
+            continue
+        if len(blocks) != len(mesh.cells):
+            raise MeshError(f"cell set {name!r} does not fit the {len(mesh.cells)} blocks of cells")
+        masks[name] = [
+            _mask(ids, len(block)) for ids, block in zip(blocks, mesh.cells, strict=True)
+        ]
+    return masks
+
+
+def _mask(members: Any, length: int) -> np.ndarray:
+    mask = np.zeros(length, dtype=np.uint8)
+    mask[[] if members is None else np.asarray(members, dtype=np.int64)] = 1
+    return mask
