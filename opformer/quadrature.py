@@ -27,11 +27,13 @@ from scipy.sparse import csr_array
 
 from opformer._bare_points import point_weights
 from opformer._cells import TOPOLOGICAL_DIMENSION, cell_integrals, node_count
+from opformer._facets import cell_facets, unshared
 from opformer.errors import MeshError
 
 __all__ = [
     "TOPOLOGICAL_DIMENSION",
     "CellReport",
+    "boundary",
     "cell_report",
     "cell_weights",
     "lumping",
@@ -129,6 +131,33 @@ def cell_weights(points: np.ndarray, blocks: Blocks) -> tuple[np.ndarray, np.nda
     return centroids, measures
 
 
+def boundary(blocks: Blocks) -> list[tuple[str, np.ndarray]]:
+    r"""The boundary as blocks of cells: the facets that belong to one top cell only.
+
+    ``node_weights(points, boundary(blocks))`` is the measure of the boundary, lumped at the nodes
+    of the mesh. Facets are known by the numbers of their corners, so nodes that coincide but differ
+    in number make a crack. Where there is no boundary, as of a closed surface, the list is empty.
+
+    Raises
+    ------
+    MeshError
+        On cells of an unknown type, with a wrong number of nodes or a negative node.
+
+    Examples
+    --------
+    >>> [(kind, lines)] = boundary([("triangle", [[0, 1, 2], [0, 2, 3]])])
+    >>> kind, lines.tolist()
+    ('line', [[0, 1], [1, 2], [2, 3], [3, 0]])
+    """
+    facets = []
+    for index in top_blocks(blocks) if any(len(cells) for _, cells in blocks) else []:
+        kind, cells = blocks[index]
+        for numbers, nodes in _by_size(cells):
+            _check_nodes(kind, index, numbers, nodes)
+            facets += cell_facets(kind, nodes)
+    return unshared(facets)
+
+
 @dataclass(frozen=True)
 class CellReport:
     """What is odd about a mesh: counts, and the index of each first offender or None.
@@ -222,9 +251,21 @@ def _by_size(cells: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def _check_cells(
     points: np.ndarray, kind: str, block: int, numbers: np.ndarray, nodes: np.ndarray
 ) -> None:
-    (n, d), size = points.shape, nodes.shape[1]
+    n, d = points.shape
     if d < TOPOLOGICAL_DIMENSION[kind]:
         raise MeshError(f"{kind} cells need points with more coordinates, got dimension {d}")
+    _check_nodes(kind, block, numbers, nodes, n)
+    bad = nodes[~np.isfinite(points).all(axis=1)[nodes]]
+    if len(bad):
+        raise MeshError(
+            f"nodes of cells must be finite, got {points[bad[0]].tolist()} at node {bad[0]}"
+        )
+
+
+def _check_nodes(
+    kind: str, block: int, numbers: np.ndarray, nodes: np.ndarray, n: float = np.inf
+) -> None:
+    size = nodes.shape[1]
     if size < 3 if kind == "polygon" else size != node_count(kind):
         expected = "at least 3" if kind == "polygon" else node_count(kind)
         raise MeshError(
@@ -238,11 +279,6 @@ def _check_cells(
         raise MeshError(
             f"cell {numbers[cell]} of block {block} ({kind}) refers to node {nodes[cell, corner]}, "
             f"expected 0 <= node < {n}"
-        )
-    bad = nodes[~np.isfinite(points).all(axis=1)[nodes]]
-    if len(bad):
-        raise MeshError(
-            f"nodes of cells must be finite, got {points[bad[0]].tolist()} at node {bad[0]}"
         )
 
 
