@@ -1,6 +1,6 @@
 """Heat conduction on plates with random holes: a folder of VTU files to train on and to test with.
 
-On a rectangle with 1-4 elliptic holes, of random conductivity k and heat source f, the temperature
+On a rectangle with 1-3 elliptic holes, of random conductivity k and heat source f, the temperature
 T solves
 
     -div(k grad T) = f,   T = 0 on the left edge,   k dT/dn = 0 on the other edges and the holes.
@@ -246,7 +246,7 @@ def _random_plate(rng: np.random.Generator) -> Plate:
     """Throw holes until so many as drawn have found room, judged by their bounding circles."""
     extent = np.array([1.0, rng.uniform(0.8, 1.25)])
     centers, frames = np.empty((0, 2)), np.empty((0, 2, 2))
-    count = rng.integers(1, 5)
+    count = rng.integers(1, 4)
     while len(centers) < count:
         long, angle = rng.uniform(0.08, 0.17), rng.uniform(0, np.pi)
         axes = np.array([long, long * rng.uniform(0.6, 1)])
@@ -260,13 +260,13 @@ def _random_plate(rng: np.random.Generator) -> Plate:
 
 
 def _random_conductivity(rng: np.random.Generator) -> Function:
-    """Plane waves no shorter than about the plate; their sum spans log(5) to log(10) on it."""
+    """Plane waves no shorter than about the plate; their sum spans log(3) to log(6) on it."""
     waves = rng.normal(scale=0.4, size=(6, 2))
     phases, amplitudes = rng.uniform(0, 2 * np.pi, 6), rng.normal(size=6)
     grid = np.stack(np.meshgrid(*2 * [np.linspace(0, 1.1, 45)]), axis=-1)
     values = _waves(grid, waves, phases, amplitudes)
     low, high = values.min(), values.max()
-    scale = np.log(rng.uniform(5, 10)) / (high - low)
+    scale = np.log(rng.uniform(3, 6)) / (high - low)
     return lambda x: np.exp(scale * (_waves(x, waves, phases, amplitudes) - (low + high) / 2))
 
 

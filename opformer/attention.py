@@ -1,4 +1,4 @@
-r"""Multi-head attention from a source domain to a target domain: several kernels of one operator at once.
+r"""Multi-head attention from a source domain to a target domain: several kernels at once.
 
 .. math:: y(t) = W_O\,\bigl[y_1(t), \dots, y_h(t)\bigr], \qquad
    y_i(t) = \int_\Omega \alpha_i(t,s)\,W^V_i x(s)\,d\mu(s).
@@ -8,7 +8,8 @@ Reference: Vaswani et al., arXiv:1706.03762, section 3.2; Henry et al., arXiv:20
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from opformer.domain import Domain
@@ -34,13 +35,19 @@ class Attention(nn.Module):
 
     Examples
     --------
+    >>> import torch
     >>> domain = Domain(torch.rand(5, 2), torch.rand(5))
     >>> Attention(8, 2)(torch.randn(5, 8), domain).shape
     torch.Size([5, 8])
     """
 
     def __init__(
-        self, channels: int, heads: int, *, encoding: PositionalEncoding | None = None, qk_norm: bool = True
+        self,
+        channels: int,
+        heads: int,
+        *,
+        encoding: PositionalEncoding | None = None,
+        qk_norm: bool = True,
     ) -> None:
         super().__init__()
         if channels % heads:
@@ -48,7 +55,7 @@ class Attention(nn.Module):
         self.channels, self.heads, self.qk_norm = channels, heads, qk_norm
         self.encoding = Compose() if encoding is None else encoding
         self.query = nn.Linear(channels, channels)
-        # A bias of the key would cancel in the softmax.
+        # A bias of the key would cancel in the softmax, but for norms and rotations in between.
         self.key = nn.Linear(channels, channels, bias=False)
         self.value = nn.Linear(channels, channels)
         self.out = nn.Linear(channels, channels)
@@ -72,7 +79,8 @@ class Attention(nn.Module):
             Features at the target, which make the queries.
         target : Domain of n points
         memory : Tensor, shape (..., m, channels), optional
-            Features at the source, which make keys and values; those of the target by default (self-attention).
+            Features at the source, which make keys and values; by default those of the target
+            (self-attention). They may hold anything where the source has measure zero.
         source : Domain of m points, optional
             Required with ``memory``.
         chunk : int, optional
@@ -103,8 +111,8 @@ class Attention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (..., h, n, e)
 
-    def _bias(self, target: Domain, source: Domain):  # type: ignore[no-untyped-def]
+    def _bias(self, target: Domain, source: Domain) -> Callable[[slice], Tensor] | None:
         """The dense bias by chunks of targets, where the encoding has one."""
         if "bias" not in self.encoding.hooks:
             return None
-        return lambda rows: self.encoding.bias(target.take(rows), source)
+        return lambda rows: self.encoding.bias(target.take(rows), source)  # type: ignore[return-value]

@@ -1,21 +1,25 @@
 r"""The operator network: from a function on one domain to a function that can be read at any point.
 
-.. math:: u \;\mapsto\; \bigl(t \mapsto \mathrm{project}\circ B_L\circ\dots\circ B_1\circ \mathrm{lift}(u)(t)\bigr)
+.. math:: u \;\mapsto\; \bigl(t \mapsto
+   \mathrm{project}\circ B_L\circ\dots\circ B_1\circ \mathrm{lift}(u)(t)\bigr)
 
-A target is a point of measure zero: it runs through the same blocks as the sources, listens to them, and is not heard.
-So one trained model answers at its own nodes and anywhere else, and what it says at a target depends on no other
-target. With ``decoder_layers`` the targets start from a learned token instead and read only the encoded source; that
-is for outputs on another domain than the inputs.
+A target is a point of measure zero: it runs through the same blocks as the sources, listens to
+them, and is not heard. So one trained model answers at its own nodes and anywhere else, and what it
+says at a target depends on no other target. With ``decoder_layers`` the targets start from a
+learned token instead and read only the encoded source; that is for outputs on another domain than
+the inputs.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from opformer._fused import slices
 from opformer.domain import Domain
 from opformer.encodings import Compose, Coordinates, GaussianBias, PositionalEncoding, Rotary
 from opformer.transformer import Decoder, Encoder, FeedForward
@@ -34,7 +38,7 @@ def default_encoding(dim: int, channels: int, heads: int) -> PositionalEncoding:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded input: what every target reads. Made once by ``encode``, used by any number of ``decode``."""
+    """An encoded input, made once by ``encode``: what every target reads in ``decode``."""
 
     source: Domain
     fields: Tensor
@@ -57,12 +61,13 @@ class OperatorTransformer(nn.Module):
     channels, heads, layers : int
         Width of the tokens, kernels per layer, blocks of the encoder.
     decoder_layers : int
-        0: targets run through the encoder's blocks. Positive: that many cross-attention blocks from a learned token.
+        0: targets run through the encoder's blocks. Positive: that many cross-attention blocks from
+        a learned token.
     hidden : int, optional
         Inner width of the feed-forward; 2·channels by default.
     encoding : PositionalEncoding, optional
-        :func:`default_encoding` if not given, for coordinates in about [-1, 1]. Coordinates enter through it alone,
-        so the model has the symmetry that it declares.
+        :func:`default_encoding` if not given, for coordinates in about [-1, 1]. Coordinates enter
+        through it alone, so the model has the symmetry that it declares.
     norm_first, qk_norm : bool
         Pre-LN; root-mean-square norm of queries and keys.
 
@@ -99,9 +104,14 @@ class OperatorTransformer(nn.Module):
         self.layers, self.decoder_layers, self.hidden = layers, decoder_layers, hidden
         self.norm_first, self.qk_norm = norm_first, qk_norm
         encoding = default_encoding(dim, channels, heads) if encoding is None else encoding
-        # Kept for its description, and out of the module tree: the copies below carry the parameters.
+        # Kept for its description, out of the module tree: the copies below have the parameters.
         object.__setattr__(self, "encoding", encoding)
-        options = {"encoding": encoding, "hidden": hidden, "norm_first": norm_first, "qk_norm": qk_norm}
+        options: dict[str, Any] = {
+            "encoding": encoding,
+            "hidden": hidden,
+            "norm_first": norm_first,
+            "qk_norm": qk_norm,
+        }
         self.lift = Lift(in_channels + parameter_channels, channels, encoding, hidden)
         self.encoder = Encoder(layers, channels, heads, **options)
         if decoder_layers:
@@ -129,11 +139,17 @@ class OperatorTransformer(nn.Module):
             The source by default. Its weights are not read.
         parameters : Tensor, shape (..., parameter_channels), optional
         target_fields : Tensor, shape (..., n, in_channels), optional
-            The input fields at the targets; without them the source's are interpolated there.
+            The input fields at the targets; without them the source's are interpolated there. Not
+            read if there are decoder layers.
 
         Returns
         -------
         Tensor, shape (..., n, out_channels)
+
+        Raises
+        ------
+        ValueError
+            On shapes that do not fit the model.
         """
         state = self.encode(source, fields, parameters)
         if target is None and not self.decoder_layers:
@@ -142,7 +158,9 @@ class OperatorTransformer(nn.Module):
             target = state.source
         return self.decode(state, target, target_fields)
 
-    def encode(self, source: Domain, fields: Tensor | None = None, parameters: Tensor | None = None) -> Encoded:
+    def encode(
+        self, source: Domain, fields: Tensor | None = None, parameters: Tensor | None = None
+    ) -> Encoded:
         """Run the encoder over the source, once for any number of targets."""
         source = self._cast(source)
         fields = self._read_fields(source, fields)
@@ -151,19 +169,23 @@ class OperatorTransformer(nn.Module):
         return Encoded(source, fields, parameters, self.encoder.trace(tokens, source))
 
     def decode(
-        self, state: Encoded, target: Domain, fields: Tensor | None = None, *, chunk: int | None = None
+        self,
+        state: Encoded,
+        target: Domain,
+        fields: Tensor | None = None,
+        *,
+        chunk: int | None = None,
     ) -> Tensor:
-        """Output fields at the targets, ``chunk`` of them at a time; the result does not depend on the chunks.
+        """Output fields at the targets, the same whatever ``chunk`` of them is done at a time.
 
         ``fields`` are the input fields at the targets, as ``target_fields`` of the call.
         """
         target = self._cast(target)
         if fields is not None:
             fields = self._read_fields(target, fields)
-        n, chunk = target.size, chunk or target.size
         parts = [
             self._decode(state, target.take(rows), None if fields is None else fields[..., rows, :])
-            for rows in (slice(i, i + chunk) for i in range(0, n, chunk))
+            for rows in slices(target.size, target.size if chunk is None else chunk)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
@@ -179,17 +201,21 @@ class OperatorTransformer(nn.Module):
 
     def _cast(self, domain: Domain) -> Domain:
         if domain.dim != self.dim:
-            raise ValueError(f"the model has {self.dim} coordinates, got points {tuple(domain.points.shape)}")
+            shape = tuple(domain.points.shape)
+            raise ValueError(f"the model has {self.dim} coordinates, got points {shape}")
         return domain.to(dtype=self.project.weight.dtype)
 
     def _read_fields(self, domain: Domain, fields: Tensor | None) -> Tensor:
-        """Fields in the model's dtype; what is not finite at points of measure zero (padding, orphans) becomes 0."""
+        """Fields in the model's dtype; NaN and Inf at points of measure zero become 0."""
         shape = (*domain.weights.shape, self.in_channels)
         if fields is None:
             fields = domain.points.new_zeros(*domain.weights.shape, 0)
         if tuple(fields.shape) != shape:
-            raise ValueError(f"fields must have shape (..., n, in_channels) = {shape}, got {tuple(fields.shape)}")
-        return torch.where(domain.null.unsqueeze(-1) & ~fields.isfinite(), 0, fields).to(domain.points.dtype)
+            raise ValueError(
+                f"fields must have shape (..., n, in_channels) = {shape}, got {tuple(fields.shape)}"
+            )
+        blank = domain.null.unsqueeze(-1) & ~fields.isfinite()
+        return torch.where(blank, 0, fields).to(domain.points.dtype)
 
     def _read_parameters(self, domain: Domain, parameters: Tensor | None) -> Tensor:
         shape = (*domain.weights.shape[:-1], self.parameter_channels)
@@ -201,9 +227,11 @@ class OperatorTransformer(nn.Module):
 
 
 class Lift(nn.Module):
-    """Tokens of the fields at their positions: a linear map, the embedding, and a feed-forward that mixes the two."""
+    """Tokens of the fields at their positions: linear, embedding, and a feed-forward of both."""
 
-    def __init__(self, in_channels: int, channels: int, encoding: PositionalEncoding, hidden: int | None) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, encoding: PositionalEncoding, hidden: int | None
+    ) -> None:
         super().__init__()
         # One more channel, constant: the bias, and all there is where the geometry is the input.
         self.linear = nn.Linear(in_channels + 1, channels, bias=False)

@@ -3,14 +3,15 @@ r"""Transformer blocks over domains: base state plus interaction correction plus
 .. math:: x \leftarrow x + A(\mathrm{LN}\,x), \qquad x \leftarrow x + \mathrm{FFN}(\mathrm{LN}\,x),
    \qquad \mathrm{FFN}(x) = W_2\,\sigma(W_1 x + b_1) + b_2
 
-(Pre-LN; Post-LN, :math:`x\leftarrow\mathrm{LN}(x+F(x))`, on request). Every block can be read at any target: a target
-is a point of measure zero, so it listens to the sources and they do not hear it. References: Vaswani et al.,
-arXiv:1706.03762; Xiong et al., arXiv:2002.04745 (Pre-LN).
+(Pre-LN; Post-LN, :math:`x\leftarrow\mathrm{LN}(x+F(x))`, on request). Every block can be read at
+any target: a point of measure zero, which listens to the sources and is not heard. References:
+Vaswani et al., arXiv:1706.03762; Xiong et al., arXiv:2002.04745 (Pre-LN).
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -69,7 +70,7 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Tensor, target: Domain, memory: Tensor | None = None, source: Domain | None = None
     ) -> Tensor:
-        """Tokens at the target after one block; ``memory`` are the tokens of the source before it (default: x)."""
+        """Tokens at the target after the block; ``memory`` are the source's before it (x)."""
         if not self.norm_first:
             x = self.attention_norm(x + self.attention(x, target, memory, source))
             return self.feed_forward_norm(x + self.feed_forward(x))
@@ -84,7 +85,7 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(EncoderBlock):
     """The same from a memory that an encoder has already normalised.
 
-    There is no self-attention among the targets: the value at a target must not depend on the other targets.
+    There is no self-attention among the targets: the value at one must not depend on the others.
     """
 
     def _memory(self, memory: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class Encoder(nn.Module):
         *,
         encoding: PositionalEncoding | None = None,
         norm_first: bool = True,
-        **options,  # type: ignore[no-untyped-def]
+        **options: Any,
     ) -> None:
         super().__init__()
         kernel = (encoding or Compose()).only("rotate", "factors", "bias")
@@ -128,21 +129,21 @@ class Encoder(nn.Module):
         return self.trace(x, domain)[-1]
 
     def trace(self, x: Tensor, domain: Domain) -> list[Tensor]:
-        """The tokens before each block, and the normalised ones after the last: what :meth:`at` reads."""
+        """The tokens before each block, and the normalised ones after the last."""
         states = [x]
         for block in self.blocks:
             states.append(block(states[-1], domain))
         return [*states[:-1], self.norm(states[-1])]
 
     def at(self, x: Tensor, target: Domain, trace: list[Tensor], source: Domain) -> Tensor:
-        """The same function at other points: each block integrates over the source's tokens of its level."""
+        """The same function at other points; ``trace`` is that of the source."""
         for block, memory in zip(self.blocks, trace, strict=False):
             x = block(x, target, memory, source)
         return self.norm(x)
 
 
 class Decoder(Encoder):
-    """A stack of :class:`DecoderBlock`: every block integrates over the one memory of an encoder."""
+    """A stack of :class:`DecoderBlock`: every block integrates over the memory of an encoder."""
 
     block = DecoderBlock
 

@@ -145,7 +145,7 @@ def test_conductivity_has_contrast_and_temperature_is_positive():
         problem = plates.case(seed)
         x, triangles = mesh(seed, 400)
         k = problem.conductivity(x)
-        assert 2 < k.max() / k.min() < 12
+        assert 1.5 < k.max() / k.min() < 7
         left = x[:, 0] == 0
         temperature = plates.solve(x, triangles, problem)
         assert np.abs(temperature[left]).max() == 0

@@ -36,7 +36,9 @@ class Coordinates(PositionalEncoding):
 
     def embed(self, features: Tensor, domain: Domain) -> Tensor:
         """Add W x to the tokens."""
-        return features + self.linear(domain.points.to(features.dtype))
+        with torch.autocast(features.device.type, enabled=False):
+            position = self.linear(domain.points.to(self.linear.weight.dtype))
+        return features + position.to(features.dtype)
 
 
 class Sinusoidal(PositionalEncoding):
@@ -56,10 +58,12 @@ class Sinusoidal(PositionalEncoding):
     unit : float
         The length ℓ: 1 for integer positions; for coordinates, about the distance of neighbours.
     base : float
-        The ratio of the longest to the shortest wavelength (10000 in 2017).
+        The ratio that the wavelengths approach, longest to shortest; 10000 in 2017.
     """
 
-    def __init__(self, dim: int, channels: int, *, unit: float = 1.0, base: float = 10000.0) -> None:
+    def __init__(
+        self, dim: int, channels: int, *, unit: float = 1.0, base: float = 10000.0
+    ) -> None:
         super().__init__()
         if channels % (2 * dim):
             raise ValueError(f"channels must be a multiple of 2·dim = {2 * dim}, got {channels}")
@@ -80,7 +84,8 @@ class Sinusoidal(PositionalEncoding):
 class FourierFeatures(PositionalEncoding):
     r"""Random Fourier features of the coordinates, mixed by a learned linear map.
 
-    .. math:: p(t) = W\,[\sin(B x_t), \cos(B x_t)], \qquad B_{ij}\sim\mathcal N(0, 1/\ell^2).
+    .. math:: p(t) = \sqrt2\,W\,[\sin(B x_t), \cos(B x_t)],
+       \qquad B_{ij}\sim\mathcal N(0, 1/\ell^2).
 
     Parameters
     ----------
@@ -94,7 +99,13 @@ class FourierFeatures(PositionalEncoding):
     """
 
     def __init__(
-        self, dim: int, channels: int, *, frequencies: int = 32, length: float = 0.5, learnable: bool = False
+        self,
+        dim: int,
+        channels: int,
+        *,
+        frequencies: int = 32,
+        length: float = 0.5,
+        learnable: bool = False,
     ) -> None:
         super().__init__()
         self.dim, self.channels, self.frequencies = dim, channels, frequencies
@@ -106,5 +117,6 @@ class FourierFeatures(PositionalEncoding):
         """Add p(t) to the tokens."""
         with torch.autocast(features.device.type, enabled=False):
             angles = domain.points.to(self.wave.dtype) @ self.wave
-        waves = torch.cat([angles.sin(), angles.cos()], -1) * math.sqrt(2)
-        return features + self.linear(waves.to(features.dtype))
+            waves = torch.cat([angles.sin(), angles.cos()], -1) * math.sqrt(2)
+            position = self.linear(waves)
+        return features + position.to(features.dtype)

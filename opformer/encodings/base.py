@@ -2,11 +2,14 @@ r"""The extension point: four hooks, one for each place where position can enter
 
 .. math:: p(t,s) = \frac{R_t q_t\cdot R_s k_s}{\sqrt{e}} + f^q_t\cdot f^k_s + b(t,s),
 
-with q and k made of tokens that were embedded at their positions. A new encoding overrides the hooks it needs and
-declares its ``symmetry``; :func:`opformer.testing.check_encoding` holds it to both.
+with q and k made of tokens that were embedded at their positions. A new encoding overrides the
+hooks it needs and declares its ``symmetry``; :func:`opformer.testing.check_encoding` holds it to
+both.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +27,10 @@ HOOKS = ("embed", "rotate", "factors", "bias")
 class PositionalEncoding(nn.Module):
     """Base class; every hook does nothing until it is overridden.
 
-    ``embed`` acts once, on the tokens a model starts from; the other three act inside every attention, and a model
-    gives each of its blocks a copy of the encoding with parameters of its own.
+    ``embed`` acts once, on the tokens a model starts from; the other three act inside every
+    attention, and a model gives each of its blocks a copy with parameters of its own. So that no
+    copy holds idle parameters, those of ``embed`` and of the others belong in two encodings, joined
+    by :class:`Compose`. Constructor arguments are stored under their own names, to be saved.
 
     Attributes
     ----------
@@ -40,44 +45,48 @@ class PositionalEncoding(nn.Module):
         return features
 
     def rotate(self, x: Tensor, domain: Domain) -> Tensor:
-        """Queries at the targets and keys at the sources, (..., h, n, e), each turned by its own position."""
+        """Queries at the targets and keys at the sources, (..., h, n, e), each by its position."""
         return x
 
     def factors(self, target: Domain, source: Domain, tokens: Tensor) -> Factors | None:
         """Channels (..., h, n, r) and (..., h, m, r) whose product is the bias of the log-kernel.
 
-        ``tokens`` (..., n, c) are the target's features, for widths and centres that depend on them.
+        ``tokens`` (..., n, c) are the target's features, for kernels that depend on them.
         """
         return None
 
     def bias(self, target: Domain, source: Domain) -> Tensor | None:
-        """The bias of the log-kernel itself, (..., h, n, m) or broadcastable to it; called by chunks of targets."""
+        """The bias of the log-kernel, (..., h, n, m) or broadcast to it, for a chunk of targets."""
         return None
 
     @property
     def hooks(self) -> frozenset[str]:
         """Names of the hooks that this class overrides."""
-        return frozenset(h for h in HOOKS if getattr(type(self), h) is not getattr(PositionalEncoding, h))
+        base = PositionalEncoding
+        return frozenset(h for h in HOOKS if getattr(type(self), h) is not getattr(base, h))
 
     def only(self, *hooks: str) -> PositionalEncoding:
-        """The part of this encoding that enters by one of these hooks; ``Compose()`` where there is none."""
+        """The part of this encoding that enters by one of these hooks; maybe ``Compose()``."""
         return self if self.hooks & set(hooks) else Compose()
 
 
 class Compose(PositionalEncoding):
     """Several encodings at once: embeddings and rotations follow one another, biases add up.
 
-    The symmetry is that of the least symmetric one. Without any, it is the encoding that sees no position at all.
+    The symmetry is that of the least symmetric one. ``Compose()`` sees no position at all.
     """
+
+    encodings: Sequence[PositionalEncoding]
 
     def __init__(self, *encodings: PositionalEncoding) -> None:
         super().__init__()
-        self.encodings = nn.ModuleList(encodings)
+        self.encodings = nn.ModuleList(encodings)  # type: ignore[assignment]
 
     @property
     def symmetry(self) -> str:  # type: ignore[override]
         """The smallest of the groups."""
-        return min((e.symmetry for e in self.encodings), key=SYMMETRIES.index, default=SYMMETRIES[-1])
+        groups = (e.symmetry for e in self.encodings)
+        return min(groups, key=SYMMETRIES.index, default=SYMMETRIES[-1])
 
     @property
     def hooks(self) -> frozenset[str]:
@@ -86,7 +95,7 @@ class Compose(PositionalEncoding):
 
     def only(self, *hooks: str) -> PositionalEncoding:
         """Those parts that enter by one of these hooks."""
-        return Compose(*(e for e in self.encodings if e.hooks & set(hooks)))
+        return Compose(*(e.only(*hooks) for e in self.encodings if e.hooks & set(hooks)))
 
     def embed(self, features: Tensor, domain: Domain) -> Tensor:
         """Each embedding after the other."""
@@ -105,7 +114,8 @@ class Compose(PositionalEncoding):
         parts = [f for e in self.encodings if (f := e.factors(target, source, tokens)) is not None]
         if not parts:
             return None
-        return join_channels([q for q, _ in parts]), join_channels([k for _, k in parts])
+        fq, fk = zip(*parts, strict=True)
+        return join_channels(fq), join_channels(fk)
 
     def bias(self, target: Domain, source: Domain) -> Tensor | None:
         """The sum of the biases."""
@@ -113,7 +123,7 @@ class Compose(PositionalEncoding):
         return sum(parts[1:], parts[0]) if parts else None
 
 
-def join_channels(parts: list[Tensor]) -> Tensor:
+def join_channels(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate along channels, broadcasting the axes before them (batch, heads)."""
     shape = torch.broadcast_shapes(*(x.shape[:-1] for x in parts))
     return torch.cat([x.expand(*shape, -1) for x in parts], -1)

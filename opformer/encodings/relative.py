@@ -35,12 +35,13 @@ class GaussianBias(PositionalEncoding):
     dim : int
     heads : int
     channels : int, optional
-        Width of the tokens that the kernel may depend on; without it the kernel is the same for all targets.
+        Width of the tokens that the kernel may depend on; without it all targets have the same.
     shift : bool
         Whether the centre depends on the tokens too. The kernel is then no longer isotropic, only
         translation-invariant.
     lengths : (float, float)
-        Shortest and longest ℓ, in the units of the coordinates. The default suits coordinates in about [-1, 1].
+        Shortest and longest ℓ, in the units of the coordinates. The default suits coordinates in
+        about [-1, 1].
     """
 
     def __init__(
@@ -66,17 +67,19 @@ class GaussianBias(PositionalEncoding):
         return "E(d)" if self.center is None else "translation"
 
     def factors(self, target: Domain, source: Domain, tokens: Tensor) -> Factors:
-        """The channels [2γc, −γ, −γ|c|²] of the target and [x, |x|², 1] of the source, in float32 or better."""
+        """The channels [2γc, −γ, −γ|c|²] of the target and [x, |x|², 1] of the source."""
         with torch.autocast(tokens.device.type, enabled=False):
             dtype = torch.promote_types(tokens.dtype, torch.float32)
-            x, y, tokens = source.points.to(dtype), target.points.to(dtype), tokens.to(dtype)
+            tokens = tokens.to(dtype)
             # The kernel sees offsets alone; the products below lose digits far from the origin.
-            origin = source.mean(x).unsqueeze(-2)
-            x, y = (x - origin).unsqueeze(-3), (y - origin).unsqueeze(-3)  # (..., 1, m, d), (..., 1, n, d)
+            origin = source.mean(source.points).unsqueeze(-2)
+            x = (source.points - origin).to(dtype).unsqueeze(-3)  # (..., 1, m, d)
+            y = (target.points - origin).to(dtype).unsqueeze(-3)  # (..., 1, n, d)
             gamma = self._gamma(tokens)
             center = y if self.center is None else y + self._shift(tokens)
             center = center.expand(*gamma.shape[:-1], self.dim)
-            fq = torch.cat([2 * gamma * center, -gamma, -gamma * center.square().sum(-1, keepdim=True)], -1)
+            constant = -gamma * center.square().sum(-1, keepdim=True)
+            fq = torch.cat([2 * gamma * center, -gamma, constant], -1)
             fk = torch.cat([x, x.square().sum(-1, keepdim=True), torch.ones_like(x[..., :1])], -1)
             return fq, fk.expand(*fk.shape[:-3], self.heads, *fk.shape[-2:])
 
@@ -93,5 +96,8 @@ class GaussianBias(PositionalEncoding):
         """u of each head and target, (..., h, n, d), in units of the head's length."""
         if self.center is None:
             return tokens.new_zeros(())
-        u = self.center(tokens).unflatten(-1, (self.heads, self.dim)) * self.log_length.exp()[:, None]
+        u = (
+            self.center(tokens).unflatten(-1, (self.heads, self.dim))
+            * self.log_length.exp()[:, None]
+        )
         return u.transpose(-3, -2)

@@ -1,9 +1,9 @@
-r"""Rotary position: query and key turn with their positions, so their product depends on the offset alone.
+r"""Rotary position: query and key turn with their positions, so their product sees the offset.
 
 .. math:: \langle R(x_t)q_t, R(x_s)k_s\rangle = \langle q_t, R(x_s-x_t)k_s\rangle,
 
-where R(x) turns the pair j of channels by the angle κ_j·x. Reference: Su et al., arXiv:2104.09864, here with wave
-vectors κ_j in space instead of frequencies along a sequence.
+where R(x) turns the pair j of channels by the angle κ_j·x. Reference: Su et al., arXiv:2104.09864,
+here with wave vectors κ_j in space instead of frequencies along a sequence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["Rotary"]
 class Rotary(PositionalEncoding):
     r"""Rotary encoding for continuous coordinates in any number of dimensions.
 
-    The wave vectors of each head point in random directions; their wavelengths are geometric from the shortest to the
-    longest. Both are fitted if ``learnable``.
+    The wave vectors of each head point in random directions; their wavelengths are geometric from
+    the shortest to the longest. Both are fitted if ``learnable``.
 
     Parameters
     ----------
@@ -32,7 +32,8 @@ class Rotary(PositionalEncoding):
     channels : int
         Width of one head, e; even.
     wavelengths : (float, float)
-        Shortest and longest, in the units of the coordinates. The default suits coordinates in about [-1, 1].
+        Shortest and longest, in the units of the coordinates. The default suits coordinates in
+        about [-1, 1].
     learnable : bool
     """
 

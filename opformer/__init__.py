@@ -1,0 +1,43 @@
+"""Attention as a kernel integral over meshes: surrogates whose error holds on finer ones."""
+
+from opformer import encodings
+from opformer.attention import Attention
+from opformer.data import MeshDataset
+from opformer.domain import Domain, stack
+from opformer.errors import MeshError
+from opformer.evaluation import evaluate
+from opformer.integral import kernel_integral
+from opformer.layout import Layout
+from opformer.mesh import read_mesh, write_mesh
+from opformer.model import OperatorTransformer
+from opformer.refinement import refinement_study
+from opformer.sample import Sample, collate
+from opformer.standardize import Standardizer
+from opformer.surrogate import Surrogate, load
+from opformer.training import fit
+from opformer.transformer import Decoder, Encoder
+
+__all__ = [
+    "Attention",
+    "Decoder",
+    "Domain",
+    "Encoder",
+    "Layout",
+    "MeshDataset",
+    "MeshError",
+    "OperatorTransformer",
+    "Sample",
+    "Standardizer",
+    "Surrogate",
+    "collate",
+    "encodings",
+    "evaluate",
+    "fit",
+    "kernel_integral",
+    "load",
+    "read_mesh",
+    "refinement_study",
+    "stack",
+    "write_mesh",
+]
+__version__ = "0.1.0"

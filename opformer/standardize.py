@@ -1,0 +1,136 @@
+r"""Scales of a training set, stored with the model: what physical units are to a network.
+
+.. math:: \hat x = \frac{x-x_0}{L}, \qquad \hat f = \frac{f-\bar f}{\sigma_f}, \qquad
+   \bar f = \frac{\sum_i\int f_i\,d\mu_i}{\sum_i\mu_i(\Omega_i)}, \qquad
+   \sigma_f^2 = \frac{\sum_i\int (f_i-\bar f)^2\,d\mu_i}{\sum_i\mu_i(\Omega_i)}
+
+with L half the longest side of the box around all training points: one factor for all axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from opformer.domain import Domain
+from opformer.sample import Sample
+
+__all__ = ["Standardizer"]
+
+# A channel whose deviation is this small a part of its mean is constant: the rest is rounding.
+CONSTANT = 1e-9
+
+
+class Standardizer(nn.Module):
+    """Coordinates by one isotropic factor, channels by mean and deviation under μ; all in float64.
+
+    Parameters
+    ----------
+    dim, in_channels, parameter_channels, out_channels : int
+        Sizes; the scales are the identity until they are fitted or loaded.
+    """
+
+    center: Tensor
+    length: Tensor
+    fields_mean: Tensor
+    fields_std: Tensor
+    parameters_mean: Tensor
+    parameters_std: Tensor
+    outputs_mean: Tensor
+    outputs_std: Tensor
+
+    def __init__(
+        self, dim: int, in_channels: int, parameter_channels: int, out_channels: int
+    ) -> None:
+        super().__init__()
+        self.dim, self.in_channels = dim, in_channels
+        self.parameter_channels, self.out_channels = parameter_channels, out_channels
+        self.register_buffer("center", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("length", torch.ones((), dtype=torch.float64))
+        sizes = {"fields": in_channels, "parameters": parameter_channels, "outputs": out_channels}
+        for name, size in sizes.items():
+            self.register_buffer(f"{name}_mean", torch.zeros(size, dtype=torch.float64))
+            self.register_buffer(f"{name}_std", torch.ones(size, dtype=torch.float64))
+
+    @classmethod
+    def fit(cls, samples: Iterable[Sample]) -> Standardizer:
+        """Take the statistics of a training set (one pass).
+
+        Points of measure zero do not count, for the box neither.
+
+        Raises
+        ------
+        ValueError
+            If there are no samples, or one has no outputs or no measure.
+        """
+        corners: list[Tensor] = []
+        moments = {name: _Moments() for name in ("fields", "parameters", "outputs")}
+        for sample in samples:
+            for domain in (sample.source, sample.domain):
+                corners += _corners(domain, sample.name)
+            moments["fields"].add(sample.source, sample.fields)
+            moments["outputs"].add(sample.domain, sample.truth)
+            moments["parameters"].add(
+                Domain(torch.zeros(1, 1), torch.ones(1)), sample.parameters[None]
+            )
+        if not corners:
+            raise ValueError("statistics need at least one sample, got none")
+        low, high = torch.stack(corners).aminmax(dim=0)
+        extent = (high - low).max()
+        self = cls(len(low), *(moment.size for moment in moments.values()))
+        state = {"center": (low + high) / 2, "length": torch.where(extent > 0, extent / 2, 1.0)}
+        for name, moment in moments.items():
+            state[f"{name}_mean"], state[f"{name}_std"] = moment.mean_and_std()
+        self.load_state_dict(state)
+        return self
+
+    def domain(self, domain: Domain) -> Domain:
+        """The domain in coordinates of about [-1, 1]; taken in float64, before any cast."""
+        return Domain((domain.points.double() - self.center) / self.length, domain.weights)
+
+    def fields(self, f: Tensor) -> Tensor:
+        """Input fields in deviations from their mean."""
+        return (f - self.fields_mean) / self.fields_std
+
+    def scaled_parameters(self, p: Tensor) -> Tensor:
+        """Parameters in deviations from their mean."""
+        return (p - self.parameters_mean) / self.parameters_std
+
+    def physical(self, y: Tensor) -> Tensor:
+        """Outputs of the model in physical units."""
+        return y * self.outputs_std + self.outputs_mean
+
+
+class _Moments:
+    """Running integrals of f and of its spread, merged case by case so that no digits cancel.
+
+    Reference: Chan, Golub and LeVeque, The American Statistician 37 (1983) 242-247.
+    """
+
+    def __init__(self) -> None:
+        self.total = self.mean = self.spread = torch.zeros((), dtype=torch.float64)
+        self.size = 0
+
+    def add(self, domain: Domain, f: Tensor) -> None:
+        f = domain.zero_null(f.double())
+        mean = domain.mean(f)
+        step, joined = mean - self.mean, self.total + domain.total
+        share = domain.total / joined
+        self.spread = self.spread + domain.integrate((f - mean).square())
+        self.spread = self.spread + self.total * share * step.square()
+        self.mean, self.total, self.size = self.mean + share * step, joined, f.shape[-1]
+
+    def mean_and_std(self) -> tuple[Tensor, Tensor]:
+        std = (self.spread / self.total).sqrt()
+        return self.mean, torch.where(std > CONSTANT * self.mean.abs(), std, 1.0)
+
+
+def _corners(domain: Domain, name: str) -> tuple[Tensor, Tensor]:
+    """The two corners of the box around the points that have a measure."""
+    points = domain.points[~domain.null].double()
+    if not len(points):
+        raise ValueError(f"sample {name!r} has measure zero")
+    low, high = points.aminmax(dim=0)
+    return low, high

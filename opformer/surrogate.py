@@ -1,0 +1,170 @@
+"""A fitted operator in physical units: the model, its scales, and the names of its fields."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from opformer.checkpoint import load_checkpoint, save_checkpoint
+from opformer.config import build, describe
+from opformer.domain import Domain
+from opformer.layout import Layout
+from opformer.mesh import read_mesh, with_fields
+from opformer.sample import Sample
+from opformer.standardize import Standardizer
+
+__all__ = ["Surrogate", "load"]
+
+
+class Surrogate(nn.Module):
+    """What :func:`opformer.fit` returns and :func:`opformer.load` reads.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Called as ``model(source, fields, target=None, parameters=None, target_fields=None)``, in
+        scaled coordinates and fields.
+    standardizer : Standardizer
+    layout : Layout
+        Names and components of the fields, their location, the axes in use.
+    """
+
+    def __init__(self, model: nn.Module, standardizer: Standardizer, layout: Layout) -> None:
+        super().__init__()
+        self.model, self.standardizer, self.layout = model, standardizer, layout
+
+    @property
+    def device(self) -> torch.device:
+        """Where the surrogate computes; ``surrogate.to(device)`` moves it."""
+        return self.standardizer.length.device
+
+    def forward(self, sample: Sample, *, uniform: bool = False) -> Tensor:
+        """Outputs (..., n, out_channels) at the sample's target, in physical units.
+
+        ``uniform`` lets the model see equal weights instead of the measure: the ablation that shows
+        what it buys.
+        """
+        scale = self.standardizer
+        source = scale.domain(sample.source.uniform() if uniform else sample.source)
+        fields, parameters = scale.fields(sample.fields), scale.scaled_parameters(sample.parameters)
+        if sample.target is None:
+            return scale.physical(self.model(source, fields, None, parameters))
+        target = scale.domain(sample.target)
+        # Read off the volume alone: at a point of the boundary there is a source of each measure.
+        nearby = scale.fields(sample.inside.interpolate(sample.fields, sample.target.points))
+        return scale.physical(self.model(source, fields, target, parameters, target_fields=nearby))
+
+    @torch.no_grad()
+    def predict(self, mesh: Any, *, target: Domain | None = None, chunk: int | None = None) -> Any:
+        """Fields on a mesh.
+
+        Parameters
+        ----------
+        mesh : meshio.Mesh, or path of a mesh file
+            With the input fields of the layout.
+        target : Domain, optional
+            Other points, in the mesh's units and on the axes of the layout; the result is then a
+            tensor (n, out_channels) there.
+        chunk : int, optional
+            Evaluate that many targets at a time; the result does not depend on it.
+
+        Returns
+        -------
+        meshio.Mesh
+            A copy with the output fields added. One whose name is taken, by the truth for instance,
+            is called ``NAME_predicted``. Vectors of two components get a third of zero: ParaView
+            draws arrows of three.
+
+        Raises
+        ------
+        MeshError
+            If the mesh or one of its fields cannot be used.
+        """
+        mesh = read_mesh(mesh) if isinstance(mesh, str | Path) else mesh
+        sample = self.layout.read(mesh, outputs=False).to(self.device)
+        if target is not None:
+            target = self._checked(target).to(self.device)
+            nearby = sample.inside.interpolate(sample.fields, target.points)
+            return self._decode(sample, target, nearby, chunk)
+        if chunk is None:
+            y = self(sample)
+        else:
+            y = self._decode(sample, sample.source, sample.fields, chunk)
+        return self._with_fields(mesh, y if sample.boundary is None else y[~sample.boundary])
+
+    def save(self, path: str | Path, **more: Any) -> None:
+        """Write all that :func:`opformer.load` needs to one file; ``more`` is kept beside it."""
+        state = {
+            "layout": asdict(self.layout),
+            "model": {**describe(self.model), "state": self.model.state_dict()},
+            "standardizer": {
+                **describe(self.standardizer),
+                "state": self.standardizer.state_dict(),
+            },
+        }
+        save_checkpoint(path, {**state, **more})
+
+    def _checked(self, target: Domain) -> Domain:
+        if target.dim != self.standardizer.dim:
+            axes = ", ".join("xyz"[axis] for axis in self.layout.axes)
+            raise ValueError(f"target must have the coordinates {axes}, got {target.dim} of them")
+        return target
+
+    def _decode(self, sample: Sample, target: Domain, fields: Tensor, chunk: int | None) -> Tensor:
+        scale, model = self.standardizer, cast(Any, self.model)
+        state = model.encode(
+            scale.domain(sample.source),
+            scale.fields(sample.fields),
+            scale.scaled_parameters(sample.parameters),
+        )
+        y = model.decode(state, scale.domain(target), scale.fields(fields), chunk=chunk)
+        return scale.physical(y)
+
+    def _with_fields(self, mesh: Any, y: Tensor) -> Any:
+        at_points = self.layout.at == "points"
+        taken = mesh.point_data if at_points else mesh.cell_data
+        fields = {
+            f"{name}_predicted" if name in taken else name: _arrows(part.cpu().numpy())
+            for name, part in self.layout.split(y).items()
+        }
+        if at_points:
+            return with_fields(mesh, point_data=fields)
+        return with_fields(mesh, cell_data=fields)
+
+
+def _arrows(values: np.ndarray) -> np.ndarray:
+    return np.pad(values, ((0, 0), (0, 1))) if values.shape[1] == 2 else values
+
+
+def load(path: str | Path) -> Surrogate:
+    """Read a surrogate from a run folder (its ``best.pt``) or from a checkpoint file.
+
+    Raises
+    ------
+    ValueError
+        If there is none, the file is damaged (see :func:`opformer.checkpoint.load_checkpoint`), or
+        its model is of a class that has not been imported, or that has changed since.
+    """
+    path = Path(path)
+    path = path / "best.pt" if path.is_dir() else path
+    state = load_checkpoint(path)
+    missing = {"layout", "model", "standardizer"} - state.keys()
+    if missing:
+        raise ValueError(f"{path}: not a surrogate, {sorted(missing)} missing")
+    try:
+        model, standardizer = (_restored(state[name]) for name in ("model", "standardizer"))
+        layout = Layout(**state["layout"])
+    except (ValueError, RuntimeError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    return Surrogate(model, cast(Standardizer, standardizer), layout).eval()
+
+
+def _restored(config: dict[str, Any]) -> nn.Module:
+    module = build(config)
+    module.load_state_dict(config["state"])
+    return module

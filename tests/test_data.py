@@ -1,0 +1,512 @@
+"""Files to samples and batches: nothing changed, nothing lost, every refusal with its reason."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import meshio
+import numpy as np
+import pytest
+import torch
+from cases import line, on_edge, smoothed, square, write_folder, write_square
+from tolerances import difference
+from torch.utils.data import DataLoader
+
+from opformer import Domain, Layout, MeshDataset, MeshError, Sample, collate, read_mesh
+from opformer.mesh import boundary_weights
+
+
+def dataset(files, **options):
+    return MeshDataset(files, **({"outputs": ["g"], "progress": False} | options))
+
+
+def traction_file(path, n, grade=1.0, value=1.0, name="traction", inside=0.0):
+    """A field of ``value`` on the whole boundary and of ``inside`` elsewhere."""
+    mesh = square(n, grade)
+    values = np.where(on_edge(mesh), value, inside)
+    mesh.point_data = {name: np.c_[values, 0 * values], "f": mesh.points[:, 0] + 1}
+    mesh.point_data["g"] = mesh.points[:, 1] + 2
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mesh.write(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "data")
+
+
+@pytest.fixture
+def traction(tmp_path):
+    for i, n in enumerate((4, 6)):
+        traction_file(tmp_path / "traction" / f"{i}.vtu", n, 1 + i, value=1.0 + i)
+    return tmp_path / "traction"
+
+
+# ---- what is read
+
+
+def test_samples_hold_what_the_files_hold(folder):
+    data = dataset(folder, inputs=["v", "f"])
+    assert len(data) == 4
+    assert (data.dim, data.in_channels, data.out_channels, data.parameter_channels) == (2, 3, 1, 0)
+    for sample, path in zip((data[i] for i in range(4)), sorted(folder.iterdir()), strict=True):
+        mesh = meshio.read(path)
+        whole = Domain.from_mesh(read_mesh(path))
+        assert sample.name == path.name
+        assert sample.size == len(mesh.points)
+        assert (sample.source.points.numpy() == mesh.points[:, :2]).all()
+        assert (sample.source.weights == whole.weights).all()
+        expected = np.c_[mesh.point_data["v"][:, :2], mesh.point_data["f"]]
+        assert (sample.fields.numpy() == expected).all()
+        assert (sample.outputs[:, 0].numpy() == mesh.point_data["g"]).all()
+        assert sample.parameters.shape == (0,)
+        assert sample.fields.dtype == sample.outputs.dtype == torch.float64
+
+
+def test_an_index_from_the_end_and_beyond(folder):
+    data = dataset(folder)
+    assert data[-1].name == "case_03.vtu"
+    for index in (4, -5):
+        with pytest.raises(IndexError, match="of 4"):
+            data[index]
+
+
+def test_iterating_ends(folder):
+    assert [sample.name for sample in dataset(folder)] == [f"case_{i:02d}.vtu" for i in range(4)]
+
+
+def test_other_files_in_the_folder_do_not_count(folder):
+    for name in (".hidden.vtu", "notes.txt", "picture.png", "table.csv"):
+        (folder / name).write_text("nothing")
+    (folder / "more.vtu").mkdir()
+    assert len(dataset(folder)) == 4
+
+
+def test_one_file_and_a_list_in_its_order(folder):
+    files = sorted(folder.iterdir())
+    assert [s.name for s in dataset(files[2])] == ["case_02.vtu"]
+    assert [s.name for s in dataset([str(f) for f in files[2:0:-1]])] == [
+        "case_02.vtu",
+        "case_01.vtu",
+    ]
+
+
+def test_no_inputs_is_the_geometry_alone(folder):
+    data = dataset(folder)
+    assert data.in_channels == 0
+    assert data[0].fields.shape == (25, 0)
+
+
+def test_cell_inputs_are_moved_to_the_nodes_by_the_measure(folder):
+    data = dataset(folder, inputs=["c"])
+    assert "field 'c' is moved to the points by the measure" in data.notes
+    for path, sample in zip(sorted(folder.iterdir()), data, strict=True):
+        mesh = read_mesh(path)
+        cells = Domain.from_mesh(mesh, at="cells")
+        exact = cells.integrate(torch.from_numpy(mesh.cell_data["c"][0]))
+        assert difference(sample.source.integrate(sample.fields)[0], exact) < 1e-13
+    assert not any("moved" in note for note in dataset(folder, inputs=["f"]).notes)
+
+
+@pytest.mark.parametrize("at", [None, "cells"])
+def test_samples_at_the_cells(folder, at):
+    """By the first output, or because it was asked for."""
+    data = dataset(folder, inputs=["f"], outputs=["c"] if at is None else ["g"], at=at)
+    assert data.layout.at == "cells"
+    for path, sample in zip(sorted(folder.iterdir()), data, strict=True):
+        mesh = read_mesh(path)
+        cells = Domain.from_mesh(mesh, at="cells")
+        assert (sample.source.weights == cells.weights).all()
+        assert (sample.source.points == cells.points[:, :2]).all()
+        nodal = Domain.from_mesh(mesh).integrate(torch.from_numpy(mesh.point_data["f"]))
+        assert difference(sample.source.integrate(sample.fields)[0], nodal) < 1e-13
+
+
+def test_parameters_are_numbers_of_the_case(folder):
+    data = dataset(folder, inputs=["f"], parameters=["speed"])
+    assert data.parameter_channels == 1
+    got = torch.stack([sample.parameters for sample in data])
+    assert difference(got, torch.tensor([[1.0], [4 / 3], [5 / 3], [2.0]])) < 1e-15
+
+
+def test_a_parameter_on_cells_beside_nan_at_an_orphan(tmp_path):
+    mesh = square(3)
+    mesh.points = np.vstack([mesh.points, [[0.5, 0.5, 0]]])
+    mesh.point_data = {"g": np.arange(17.0), "p": np.r_[np.full(16, 2.5), np.nan]}
+    mesh.write(tmp_path / "orphan.vtu")
+    assert dataset(tmp_path, parameters=["p"])[0].parameters.tolist() == [2.5]
+
+
+def test_cached_and_read_again_are_the_same(folder):
+    cached, lazy = (dataset(folder, inputs=["f", "c"], cache=cache) for cache in (True, False))
+    assert cached.layout == lazy.layout
+    assert cached.notes == lazy.notes
+    assert cached[1] is cached[1]
+    assert lazy[1] is not lazy[1]
+    for a, b in zip(cached, lazy, strict=True):
+        assert a.name == b.name
+        assert torch.equal(a.source.points, b.source.points)
+        assert torch.equal(a.source.weights, b.source.weights)
+        assert torch.equal(a.fields, b.fields)
+        assert torch.equal(a.outputs, b.outputs)
+
+
+def test_another_folder_by_the_layout(folder, tmp_path):
+    data = dataset(folder, inputs=["f"], parameters=["speed"])
+    other = write_folder(tmp_path / "other", cases=2)
+    again = MeshDataset.from_layout(other, data.layout, progress=False)
+    assert torch.equal(again[1].fields, data[1].fields)
+    assert again.layout is data.layout
+    assert (again.dim, again.out_channels) == (2, 1)
+
+
+def test_a_bar_only_where_wanted(folder, capsys):
+    dataset(folder, inputs=["f"])
+    assert capsys.readouterr() == ("", "")
+    dataset(folder, inputs=["f"], progress=True)
+    assert "reading" in capsys.readouterr().err
+
+
+# ---- what is refused
+
+
+def test_a_missing_field_lists_those_there_are(folder):
+    with pytest.raises(MeshError, match=r"case_00\.vtu: there is no field 'k'; .*'f'.*'c'"):
+        dataset(folder, inputs=["k"])
+
+
+def test_a_field_missing_in_a_later_file_names_the_file(folder):
+    mesh = meshio.read(folder / "case_02.vtu")
+    del mesh.point_data["f"]
+    mesh.write(folder / "case_02.vtu")
+    with pytest.raises(MeshError, match=r"case_02\.vtu: there is no field 'f'"):
+        dataset(folder, inputs=["f"])
+
+
+def test_nan_names_file_and_field(folder):
+    values = np.ones(25)
+    values[7] = np.nan
+    write_square(folder / "case_09.vtu", 1.0, f=values)
+    with pytest.raises(MeshError, match=r"case_09\.vtu: field 'f' is NaN .* first is 7"):
+        dataset(folder, inputs=["f"])
+
+
+def test_another_number_of_components(folder):
+    write_square(folder / "case_09.vtu", 1.0, f=np.ones((25, 3)))
+    with pytest.raises(MeshError, match=r"case_09\.vtu: field 'f' must have 1 .*got 3"):
+        dataset(folder, inputs=["f"])
+
+
+def test_a_parameter_that_varies(folder):
+    with pytest.raises(MeshError, match=r"case_00\.vtu: parameter 'f' must .* constant"):
+        dataset(folder, parameters=["f"])
+
+
+def test_a_damaged_file_is_named(folder):
+    (folder / "case_01.vtu").write_text("<VTKFile>")
+    with pytest.raises(MeshError, match=r"case_01\.vtu: cannot be read as vtu"):
+        dataset(folder)
+
+
+def test_no_files(tmp_path):
+    with pytest.raises(MeshError, match="nowhere: no such file or folder"):
+        dataset(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(MeshError, match="no mesh files in this folder"):
+        dataset(tmp_path)
+    with pytest.raises(MeshError, match="the list is empty"):
+        dataset([])
+
+
+def test_a_string_is_no_list_of_names(folder):
+    with pytest.raises(ValueError, match="inputs must be a list of names, got the string 'f'"):
+        dataset(folder, inputs="f")
+    with pytest.raises(MeshError, match="at must be"):
+        dataset(folder, at="nodes")
+
+
+# ---- flat axes
+
+
+def test_a_flat_axis_is_left_out_and_said(folder):
+    data = dataset(folder)
+    assert data.layout.axes == [0, 1]
+    assert data.notes == ["axis z is flat in all 4 files and is left out"]
+
+
+def test_an_axis_that_one_file_needs_stays(folder):
+    mesh = meshio.read(folder / "case_01.vtu")
+    mesh.points[:, 2] = mesh.points[:, 0]
+    mesh.write(folder / "case_01.vtu")
+    data = dataset(folder)
+    assert data.layout.axes == [0, 1, 2]
+    assert data[0].source.dim == 3
+    assert data.notes == []
+
+
+def test_axes_that_were_asked_for(folder):
+    assert dataset(folder, axes=[0, 1, 2])[0].source.dim == 3
+    data = dataset(folder, axes=[1, 0])
+    assert (data[0].source.points == dataset(folder)[0].source.points.flip(1)).all()
+    with pytest.raises(MeshError, match=r"case_00.vtu: axis y .* is not flat here"):
+        dataset(folder, axes=[0])
+
+
+def test_a_mesh_that_is_bent_later_is_refused(folder):
+    layout = dataset(folder).layout
+    mesh = square(4)
+    mesh.point_data = {"g": np.zeros(25)}
+    assert layout.read(mesh).source.dim == 2
+    mesh.points[3, 2] = 0.1
+    with pytest.raises(MeshError, match="axis z was flat in the training set and is not flat here"):
+        layout.read(mesh)
+
+
+# ---- inputs on the boundary
+
+
+def test_a_boundary_input_is_recognised(traction):
+    data = dataset(traction, inputs=["f", "traction"])
+    assert data.layout.boundary == ["traction"]
+    assert (
+        "input 'traction' is zero off the boundary: it is integrated over the boundary"
+        in data.notes
+    )
+    assert data.in_channels == 1 + 2 + 1
+    assert data.layout.boundary_length == pytest.approx(1 / 4, rel=1e-14)  # |Ω| / |Γ|
+    for sample, n in zip(data, (4, 6), strict=True):
+        nodes, edge = (n + 1) ** 2, 4 * n
+        assert sample.size == nodes
+        assert sample.source.size == nodes + edge
+        assert sample.boundary.tolist() == [False] * nodes + [True] * edge
+        assert torch.equal(sample.fields[:, -1], sample.boundary.double())
+        assert not sample.fields[:nodes, 1:3].any()
+
+
+def test_a_boundary_input_is_integrated_over_the_boundary(traction, tmp_path):
+    """Constants exactly, on any mesh; over the volume alone they would vanish with the width."""
+    layout = dataset(traction, inputs=["traction"]).layout
+    for n, grade in ((4, 1.0), (8, 1.0), (16, 2.0)):
+        path = traction_file(tmp_path / "fine" / f"{n}.vtu", n, grade)
+        sample = layout.read(read_mesh(path))
+        # ∫ over the boundary, of length 4, of t = (1, 0), in units of ℓ = 1/4
+        assert difference(sample.source.integrate(sample.fields[:, :2]), [1.0, 0.0]) < 1e-13
+        assert difference(sample.inside.total, 1.0) < 1e-14
+        assert difference(sample.source.total, 1.0 + 0.25 * 4) < 1e-14
+
+
+def test_a_linear_boundary_input_on_a_refined_mesh(tmp_path):
+    """The rule is the trapezoidal one on each side: exact for t = x there."""
+    integrals = []
+    for n in (3, 6, 12):
+        mesh = square(n)
+        mesh.point_data = {
+            "t": np.where(on_edge(mesh), mesh.points[:, 0], 0),
+            "g": mesh.points[:, 0],
+        }
+        mesh.write(tmp_path / f"{n}.vtu")
+        data = dataset(tmp_path / f"{n}.vtu", inputs=["t"])
+        sample = data[0]
+        integrals.append(sample.source.integrate(sample.fields)[0] / data.layout.boundary_length)
+    assert difference(torch.stack(integrals), torch.full((3,), 0.5 + 0.5 + 1.0)) < 1e-13
+
+
+def test_the_other_inputs_are_known_on_the_boundary_too(traction):
+    sample = dataset(traction, inputs=["f", "traction"])[1]
+    assert difference(sample.fields[:, 0], sample.source.points[:, 0] + 1) < 1e-15
+    weights = torch.from_numpy(boundary_weights(read_mesh(traction / "1.vtu")))
+    on = weights > 0
+    assert torch.equal(sample.source.points[sample.boundary], sample.inside.points[: len(on)][on])
+    assert difference(sample.source.weights[sample.boundary], weights[on] / 4) < 1e-14
+
+
+def test_outputs_are_not_judged_on_the_boundary_copies(traction):
+    sample = dataset(traction, inputs=["traction"])[0]
+    assert (sample.domain.weights[sample.boundary] == 0).all()
+    spoiled = sample.outputs.clone()
+    spoiled[sample.boundary] = 1e6
+    assert sample.domain.norm(spoiled) == sample.domain.norm(sample.outputs)
+    assert difference(sample.domain.integrate(sample.outputs)[0], 2.5) < 1e-13
+
+
+def test_no_boundary_input_where_it_is_not_zero_inside(traction):
+    """In one file only: it is a field of the volume then, everywhere."""
+    traction_file(traction / "9.vtu", 4, inside=1e-3)
+    data = dataset(traction, inputs=["f", "traction"])
+    assert data.layout.boundary == []
+    assert data[0].boundary is None
+    assert data[0].source.size == data[0].size
+
+
+def test_no_boundary_input_where_it_is_zero_everywhere(tmp_path):
+    traction_file(tmp_path / "0.vtu", 4, value=0.0)
+    assert dataset(tmp_path, inputs=["traction"]).layout.boundary == []
+
+
+def test_recognised_with_nan_at_an_orphan(tmp_path):
+    mesh = square(4)
+    mesh.points = np.vstack([mesh.points, [[9.0, 9.0, 0]]])
+    edge = np.append(on_edge(square(4)), False)
+    mesh.point_data = {"t": np.where(edge, 1.0, 0.0), "g": np.ones(26)}
+    mesh.point_data["t"][-1] = np.nan
+    mesh.write(tmp_path / "0.vtu")
+    assert dataset(tmp_path, inputs=["t"]).layout.boundary == ["t"]
+
+
+def test_the_boundary_can_be_named_or_turned_off(traction):
+    assert dataset(traction, inputs=["traction"], boundary=[]).layout.boundary == []
+    named = dataset(traction, inputs=["traction"], boundary=["traction"])
+    assert named.layout == dataset(traction, inputs=["traction"]).layout
+    with pytest.raises(ValueError, match=r"boundary must name inputs, got \['f'\]"):
+        dataset(traction, inputs=["traction"], boundary=["f"])
+    with pytest.raises(MeshError, match=r"0\.vtu: input 'f' must be zero off the boundary"):
+        dataset(traction, inputs=["f"], boundary=["f"])
+
+
+def test_a_boundary_input_in_samples_at_the_cells(traction):
+    data = dataset(traction, inputs=["traction"], at="cells")
+    sample = data[0]
+    assert data.layout.boundary == ["traction"]
+    assert sample.size == 32
+    assert sample.source.size == 32 + 16
+    assert difference(sample.source.integrate(sample.fields[:, 0]), 1.0) < 1e-13
+    assert difference(sample.domain.integrate(sample.outputs)[0], 2.5) < 1e-13
+
+
+def test_a_mesh_without_a_boundary_is_refused(traction, tmp_path):
+    layout = dataset(traction, inputs=["traction"], axes=[0, 1, 2]).layout
+    sphere = read_mesh(Path(__file__).parents[1] / "meshes" / "sphere.vtu")
+    sphere.point_data = {"traction": np.zeros((len(sphere.points), 2)), "g": sphere.points[:, 0]}
+    with pytest.raises(MeshError, match="need a boundary, the mesh has none"):
+        layout.read(sphere)
+
+
+# ---- subsamples and batches
+
+
+@pytest.mark.parametrize("n", [1, 7, 30])
+def test_a_subsample_keeps_both_measures(traction, n):
+    sample = dataset(traction, inputs=["f", "traction"])[1]
+    part = sample.subsample(n)
+    for boundary in (False, True):
+        kept, whole = (s.source.weights[s.boundary == boundary].sum() for s in (part, sample))
+        assert difference(kept, whole) < 1e-12
+    assert abs(part.source.size - n) <= 2
+    assert difference(part.fields[:, 0], part.source.points[:, 0] + 1) < 1e-15
+    assert torch.equal(part.fields[:, -1], part.boundary.double())
+    assert (
+        difference(part.outputs[~part.boundary][:, 0], part.inside.points[~part.boundary][:, 1] + 2)
+        < 1e-15
+    )
+
+
+def test_a_subsample_of_a_plain_sample():
+    sample = smoothed(line(40, 2.0), seed=1)
+    generator = torch.Generator().manual_seed(3)
+    part = sample.subsample(11, generator)
+    assert part.source.size == 11
+    assert difference(part.source.total, sample.source.total) < 1e-14
+    again = sample.subsample(11, torch.Generator().manual_seed(3))
+    assert torch.equal(part.fields, again.fields)
+    where = (sample.source.points == part.source.points[5]).all(1).nonzero().item()
+    assert part.fields[5] == sample.fields[where]
+    assert part.outputs[5] == sample.outputs[where]
+
+
+def test_a_subsample_of_another_target():
+    source, target = smoothed(line(40), 1), smoothed(line(30, 2.0), 1)
+    sample = Sample(source.source, source.fields, torch.zeros(0), target.source, target.outputs)
+    part = sample.subsample(9)
+    assert part.target.size == part.source.size == len(part.outputs) == 9
+    assert difference(part.target.total, 1.0) < 1e-14
+    index = [(sample.target.points == x).all(1).nonzero().item() for x in part.target.points]
+    assert torch.equal(part.outputs, sample.outputs[index])
+    assert part.domain is part.target
+
+
+def test_collate_pads_with_measure_zero(folder):
+    samples = list(dataset(folder, inputs=["f"], parameters=["speed"]))
+    batch = collate(samples)
+    assert batch.name == "case_00.vtu,case_01.vtu,case_02.vtu,case_03.vtu"
+    assert batch.parameters.shape == (4, 1)
+    assert torch.equal(
+        batch.source.weights == 0, torch.arange(49) >= torch.tensor([[25], [36], [49], [25]])
+    )
+    for i, sample in enumerate(samples):
+        n = sample.size
+        assert torch.equal(batch.source.points[i, :n], sample.source.points)
+        assert torch.equal(batch.fields[i, :n], sample.fields)
+        assert torch.equal(batch.outputs[i, :n], sample.outputs)
+    norms = torch.stack([sample.domain.norm(sample.outputs) for sample in samples])
+    assert difference(batch.domain.norm(batch.outputs), norms) < 1e-14
+
+
+def test_collate_of_boundary_samples(traction):
+    samples = list(dataset(traction, inputs=["traction"]))
+    batch = collate(samples)
+    assert batch.boundary.sum(1).tolist() == [16, 24]
+    assert difference(batch.inside.total, torch.ones(2)) < 1e-14
+    expected = torch.stack([s.source.integrate(s.fields) for s in samples])
+    assert difference(batch.source.integrate(batch.fields), expected) < 1e-14
+
+
+def test_collate_of_targets():
+    samples = [smoothed(line(n), 1) for n in (12, 9)]
+    samples = [
+        Sample(s.source, s.fields, s.parameters, t, torch.ones(t.size, 2))
+        for s, t in zip(samples, (line(5), line(31)), strict=True)
+    ]
+    batch = collate(samples)
+    assert batch.target.weights.shape == (2, 31)
+    assert batch.outputs.shape == (2, 31, 2)
+    assert difference(batch.domain.integrate(batch.outputs), torch.ones(2, 2)) < 1e-14
+
+
+@pytest.mark.parametrize("name", ["outputs", "target", "boundary"])
+def test_collate_refuses_a_mixture(name):
+    one = smoothed(line(9), 1)
+    full = Sample(
+        one.source, one.fields, one.parameters, line(9), one.outputs, torch.zeros(9, dtype=bool)
+    )
+    part = Sample(**(vars(full) | {name: None}))
+    with pytest.raises(ValueError, match=f"{name} must be given for all .* got 1 of 2"):
+        collate([full, part])
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_data_loader(folder, workers):
+    data = dataset(folder, inputs=["f"], cache=workers == 0)
+    loader = DataLoader(data, batch_size=2, collate_fn=collate, num_workers=workers)
+    batches = list(loader)
+    assert [batch.name for batch in batches] == [
+        "case_00.vtu,case_01.vtu",
+        "case_02.vtu,case_03.vtu",
+    ]
+    assert torch.equal(batches[1].fields, collate([data[2], data[3]]).fields)
+
+
+def test_truth_and_moving():
+    sample = smoothed(line(9), 1)
+    assert sample.truth is sample.outputs
+    with pytest.raises(ValueError, match="'case 7' has no outputs"):
+        Sample(sample.source, sample.fields, torch.zeros(0), name="case 7").truth  # noqa: B018
+    moved = sample.to("cpu")
+    assert vars(moved).keys() == vars(sample).keys()
+    assert torch.equal(moved.fields, sample.fields)
+    assert moved.name == sample.name
+
+
+def test_layout_splits_by_field():
+    layout = Layout(outputs={"u": 2, "p": 1})
+    y = torch.arange(12.0).reshape(2, 2, 3)
+    parts = layout.split(y)
+    assert list(parts) == ["u", "p"]
+    assert torch.equal(torch.cat(list(parts.values()), -1), y)
+
+
+def test_the_folder_can_go_once_it_is_cached(folder):
+    data = dataset(folder, inputs=["f"])
+    shutil.rmtree(folder)
+    assert len(collate(list(data)).fields) == 4

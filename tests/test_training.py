@@ -1,0 +1,379 @@
+"""Fitting: it learns, it repeats itself bit for bit, and what it leaves on disk is true."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import line, smoothed, tiny_model, write_folder
+from tolerances import difference
+from torch.utils.data import Subset
+
+from opformer import (
+    Layout,
+    MeshDataset,
+    Sample,
+    Standardizer,
+    Surrogate,
+    collate,
+    evaluate,
+    fit,
+    load,
+    plotting,
+    read_mesh,
+    training,
+)
+from opformer.checkpoint import load_checkpoint
+from opformer.evaluation import relative_l2
+from opformer.training import loss
+
+SIZES = (9, 14, 11, 17, 12, 10, 15, 13)
+
+
+def waves(count=8, first=0):
+    return [smoothed(line(n, 1.5), first + seed) for seed, n in enumerate(SIZES[:count])]
+
+
+def quick(train, model=None, **options):
+    """A fit of seconds; the model starts alike each time."""
+    if model is None:
+        torch.manual_seed(1)
+        model = tiny_model(1, 1, 1)
+    defaults = {"epochs": 2, "batch_size": 3, "progress": False}
+    return fit(model, train, **(defaults | options))
+
+
+def weights(surrogate):
+    return torch.cat([p.detach().flatten() for p in surrogate.parameters()])
+
+
+def history(out):
+    with open(out / "history.csv", newline="") as file:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+# ---- learning
+
+
+def test_it_learns(tmp_path):
+    surrogate = quick(waves(), epochs=15, learning_rate=2e-2, out=tmp_path)
+    rows = history(tmp_path)
+    assert rows[-1]["train"] < 0.4 * rows[0]["train"]
+    assert not surrogate.training
+    assert [row["epoch"] for row in rows] == list(range(1, 16))
+    rates = [row["learning_rate"] for row in rows]
+    assert max(rates) == pytest.approx(2e-2, rel=0.2)
+    assert rates[-1] < rates[0] < 2e-2
+
+
+def test_the_loss_is_the_metric_in_physical_units():
+    samples = waves(4)
+    layout = Layout(outputs={"u": 1})
+    surrogate = Surrogate(tiny_model(1, 1, 1), Standardizer.fit(samples), layout)
+    cases = evaluate(surrogate, samples, progress=False).cases
+    mean = np.mean([case.relative_l2 for case in cases])
+    assert difference(loss(surrogate, collate(samples)), mean) < 1e-12
+
+
+def test_the_loss_is_the_mean_over_fields_and_cases():
+    """The same whatever batches the cases come in."""
+    samples = [
+        replace(s, outputs=torch.cat([s.outputs, 9 * s.fields, s.fields], 1)) for s in waves(4)
+    ]
+    layout = Layout(outputs={"u": 1, "v": 2})
+    surrogate = Surrogate(tiny_model(1, 1, 3), Standardizer.fit(samples), layout)
+    together = loss(surrogate, collate(samples))
+    single = torch.stack([loss(surrogate, collate([s])) for s in samples])
+    assert difference(together, single.mean()) < 1e-12
+    errors = [case.relative_l2 for case in evaluate(surrogate, samples, progress=False).cases]
+    assert difference(together, np.mean(errors)) < 1e-12
+
+
+def test_gradients_do_not_depend_on_the_padding():
+    samples = waves(2)
+    surrogate = Surrogate(tiny_model(1, 1, 1), Standardizer.fit(samples), Layout(outputs={"u": 1}))
+    gradients = []
+    for batch in (samples[:1], samples):
+        surrogate.zero_grad()
+        error, _ = relative_l2(surrogate(kept := collate(batch)), kept.outputs, kept.domain)
+        error[0].backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in surrogate.parameters()]))
+    assert difference(gradients[1], gradients[0]) < 1e-11
+
+
+def test_gradients_are_clipped(monkeypatch):
+    norms = []
+    step = torch.optim.AdamW.step
+
+    def watched(self, *args, **kwargs):
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        norms.append(torch.cat([g.flatten() for g in grads]).norm().item())
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    quick(waves(), clip=1e-3)
+    assert norms
+    assert max(norms) <= 1e-3 * (1 + 1e-6)
+    norms.clear()
+    quick(waves(), clip=1e9)
+    assert max(norms) > 1e-2
+
+
+@pytest.mark.parametrize(("epochs", "batch_size"), [(1, 8), (1, 4), (5, 4), (10, 8), (11, 8)])
+def test_any_number_of_steps(epochs, batch_size, tmp_path):
+    """One step in all, and ten, where a tenth of the steps minus one is nothing to divide by."""
+    surrogate = quick(
+        waves(), epochs=epochs, batch_size=batch_size, out=tmp_path, validation=waves(1, 50)
+    )
+    assert weights(surrogate).isfinite().all()
+    assert len(history(tmp_path)) == epochs
+
+
+# ---- repetition
+
+
+def test_the_same_seed_is_the_same_fit_bit_for_bit():
+    a, b, c = (weights(quick(waves(), samples_per_mesh=8, seed=seed)) for seed in (3, 3, 4))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_the_global_random_state_is_left_alone():
+    train, model = waves(), tiny_model(1, 1, 1)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    quick(train, model, samples_per_mesh=8)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_global_random_state_does_not_count():
+    results = []
+    for state in (1, 2):
+        torch.manual_seed(1)
+        model = tiny_model(1, 1, 1)
+        torch.manual_seed(state)
+        results.append(weights(quick(waves(), model)))
+    assert torch.equal(*results)
+
+
+# ---- hold-out
+
+
+def seen_names(monkeypatch):
+    """Names of the cases that are trained on, and of those validated, as they come."""
+    train, validated = set(), set()
+    errors = training._errors
+
+    def watched(surrogate, batch):
+        (train if surrogate.training else validated).update(batch.name.split(","))
+        return errors(surrogate, batch)
+
+    monkeypatch.setattr(training, "_errors", watched)
+    return train, validated
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.1, 1), (0.25, 2), (0.5, 4)])
+def test_a_share_is_held_out(monkeypatch, share, held):
+    chosen = []
+    for seed in (0, 0, 1, 2):
+        train, validated = seen_names(monkeypatch)
+        quick(waves(), validation=share, seed=seed)
+        assert not train & validated
+        assert len(validated) == held
+        assert len(train | validated) == 8
+        chosen.append(validated)
+    assert chosen[0] == chosen[1]
+    assert len({frozenset(names) for names in chosen}) > 1
+
+
+def test_scales_are_those_of_the_training_part():
+    samples = waves()
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0)).tolist()
+    surrogate = quick(samples, validation=0.25, seed=0)
+    expected = Standardizer.fit(samples[i] for i in order[2:])
+    assert difference(surrogate.standardizer.outputs_std, expected.outputs_std) < 1e-14
+    assert difference(surrogate.standardizer.fields_mean, expected.fields_mean) < 1e-13
+
+
+def test_other_data_to_validate_on(monkeypatch, tmp_path):
+    train, validated = seen_names(monkeypatch)
+    surrogate = quick(waves(4), validation=waves(2, first=70), out=tmp_path)
+    assert train == {f"wave {i}" for i in range(4)}
+    assert validated == {"wave 70", "wave 71"}
+    best = min(row["validation"] for row in history(tmp_path))
+    errors = [case.relative_l2 for case in evaluate(surrogate, waves(2, 70), progress=False).cases]
+    assert difference(np.mean(errors), best) < 1e-12
+
+
+def test_samples_per_mesh(monkeypatch):
+    """New points at every step, with the measure of all; smaller meshes stay whole."""
+    seen = []
+    step = training.loss
+
+    def watched(surrogate, batch):
+        seen.append(batch)
+        return step(surrogate, batch)
+
+    monkeypatch.setattr(training, "loss", watched)
+    quick(waves(4), samples_per_mesh=11, validation=waves(1, 50), batch_size=1, epochs=3)
+    sizes = {batch.name: batch.source.size for batch in seen}
+    assert sizes == {"wave 0": 9, "wave 1": 11, "wave 2": 11, "wave 3": 11}
+    for batch in seen:
+        assert difference(batch.source.total, [1.0]) < 1e-12
+    of_one = [batch.source.points for batch in seen if batch.name == "wave 3"]
+    assert not torch.equal(of_one[0], of_one[1])
+
+
+# ---- what is written
+
+
+def test_best_is_the_best_epoch_and_last_the_last(tmp_path, monkeypatch):
+    """With errors that are known, so that the best epoch is not the last."""
+    errors, states = [0.5, 0.3, 0.4, 0.6], []
+
+    def validate(run, data):
+        states.append(weights(run.surrogate))
+        return {"u": errors[len(states) - 1]}
+
+    monkeypatch.setattr(training.Run, "_validate", validate)
+    surrogate = quick(waves(), epochs=4, out=tmp_path)
+    assert torch.equal(weights(surrogate), states[1])
+    assert torch.equal(weights(load(tmp_path)), states[1])
+    assert torch.equal(weights(load(tmp_path / "last.pt")), states[3])
+    assert not torch.equal(states[1], states[3])
+    assert [row["validation"] for row in history(tmp_path)] == errors
+    best, last = (load_checkpoint(tmp_path / f"{name}.pt") for name in ("best", "last"))
+    assert (best["epoch"], best["best"]) == (2, 0.3)
+    assert (last["epoch"], last["best"]) == (4, 0.3)
+
+
+def test_last_holds_all_that_goes_on(tmp_path):
+    quick(waves(), epochs=3, out=tmp_path)
+    last = load_checkpoint(tmp_path / "last.pt")
+    assert last["history"] == history(tmp_path)
+    assert last["optimizer"]["state"][0]["step"] == 3 * 3
+    assert last["schedule"]["last_epoch"] == 3 * 3
+    assert last["random"].dtype == torch.uint8
+    files = {f.name for f in tmp_path.iterdir()}
+    assert files == {"best.pt", "last.pt", "history.csv", "history.png"}
+
+
+def test_the_surrogate_is_the_file(tmp_path):
+    surrogate = quick(waves(), out=tmp_path / "deep" / "run")
+    again = load(tmp_path / "deep" / "run")
+    sample = smoothed(line(30), 99)
+    with torch.no_grad():
+        assert torch.equal(again(sample), surrogate(sample))
+
+
+def test_errors_by_field(tmp_path):
+    samples = [replace(s, outputs=torch.cat([s.outputs, s.fields], 1)) for s in waves()]
+    layout = Layout(inputs={"f": 1}, outputs={"u": 1, "f": 1}, axes=[0])
+    torch.manual_seed(1)
+    surrogate = quick(samples, tiny_model(1, 1, 2), layout=layout, out=tmp_path)
+    row = history(tmp_path)[-1]
+    assert row["validation"] == pytest.approx(
+        (row["validation u"] + row["validation f"]) / 2, rel=1e-14
+    )
+    assert surrogate.layout is layout
+
+
+def test_no_picture_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setattr(plotting, "available", lambda: False)
+    quick(waves(), out=tmp_path)
+    assert {f.name for f in tmp_path.iterdir()} == {"best.pt", "last.pt", "history.csv"}
+
+
+def test_a_bar_only_where_wanted(capsys):
+    quick(waves())
+    assert capsys.readouterr() == ("", "")
+    quick(waves(), progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "validation=" in err
+    assert "best=" in err
+
+
+# ---- data sets
+
+
+def test_a_mesh_data_set_with_parameters_and_a_part_of_it(tmp_path):
+    data = MeshDataset(
+        write_folder(tmp_path, cases=6),
+        inputs=["f"],
+        outputs=["g"],
+        parameters=["speed"],
+        progress=False,
+    )
+    model = tiny_model(2, 1, 1, parameter_channels=1)
+    assert quick(data, model).layout is data.layout
+    surrogate = quick(Subset(data, [0, 1, 2]), model, validation=Subset(data, [4]))
+    assert surrogate.layout is data.layout
+    mesh = read_mesh(data.files[5])
+    fast = surrogate.predict(mesh).point_data["g_predicted"]
+    mesh.point_data["speed"] = np.ones(len(mesh.points))
+    assert difference(surrogate.predict(mesh).point_data["g_predicted"], fast) > 1e-6
+
+
+def test_a_batch_on_other_targets():
+    samples = [
+        Sample(s.source, s.fields, s.parameters, t.source, t.outputs, name=s.name)
+        for s, t in zip(waves(), [smoothed(line(7 + i), i) for i in range(8)], strict=True)
+    ]
+    model = tiny_model(1, 1, 1, decoder_layers=1)
+    surrogate = quick(samples, model, samples_per_mesh=6)
+    assert surrogate(samples[0]).shape == (7, 1)
+
+
+# ---- what is refused
+
+
+def test_a_loss_that_is_not_finite(tmp_path):
+    samples = waves()
+    samples[3] = replace(samples[3], fields=samples[3].fields * float("inf"))
+    torch.manual_seed(1)
+    scale = Standardizer.fit(waves())
+    run = training.Run(
+        Surrogate(tiny_model(1, 1, 1), scale, Layout(outputs={"u": 1})),
+        training.Steps(samples, 8, None),
+        epochs=1,
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        clip=1.0,
+    )
+    before = weights(run.surrogate)
+    with pytest.raises(
+        FloatingPointError, match=r"the loss is nan in epoch 1 \(.*wave 3.*\); lower"
+    ):
+        run._train(None)
+    assert torch.equal(weights(run.surrogate), before)
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "message"),
+    [
+        ([], {}, "fit needs cases, got none"),
+        (waves(2), {"validation": []}, "got 2 and 0"),
+        (waves(1), {}, "validation=0.1 of 1 cases leaves none"),
+        (waves(4), {"validation": 0.0}, "leaves none"),
+        (waves(4), {"validation": 1.0}, "leaves none"),
+        (waves(4), {"validation": -0.5}, "leaves none"),
+        (waves(4), {"epochs": 0}, "epochs must be at least 1, got 0"),
+        (waves(4), {"samples_per_mesh": 0}, "n must be at least 1, got 0"),
+        ([replace(s, outputs=None) for s in waves(4)], {}, "has no outputs"),
+    ],
+)
+def test_refused(train, options, message):
+    with pytest.raises(ValueError, match=message):
+        quick(train, **options)
+
+
+def test_a_folder_that_cannot_be_made_is_known_at_once(tmp_path, monkeypatch):
+    (tmp_path / "run").write_text("a file")
+    monkeypatch.setattr(training.Run, "epoch", lambda *_: pytest.fail("trained before that"))
+    with pytest.raises(FileExistsError):
+        quick(waves(), out=tmp_path / "run")
