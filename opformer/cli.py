@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -100,16 +100,15 @@ def _add_fit(commands: Commands) -> None:
         "--at", choices=["points", "cells"], help="default: where the first output lives"
     )
     parser.add_argument(
-        "--boundary",
-        nargs="*",
-        metavar="FIELD",
-        help="inputs on the boundary alone [those that are zero elsewhere]",
+        "--no-boundary",
+        action="store_true",
+        help="leave the boundary and its measure out of the source",
     )
     parser.add_argument(
         "--validation", default="0.1", metavar="DATA", help="a folder, or a share of the data [0.1]"
     )
     parser.add_argument("--epochs", type=_positive, default=100, help="[100]")
-    parser.add_argument("--batch-size", type=_positive, default=8, help="[8]")
+    parser.add_argument("--batch-size", type=_positive, default=4, help="[4]")
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="the largest [0.002]")
     parser.add_argument(
         "--samples-per-mesh",
@@ -121,6 +120,7 @@ def _add_fit(commands: Commands) -> None:
     parser.add_argument("--heads", type=_positive, default=4, help="kernels of each block [4]")
     parser.add_argument("--layers", type=_positive, default=4, help="blocks [4]")
     parser.add_argument("--seed", type=int, default=0, help="[0]")
+    parser.add_argument("--overwrite", action="store_true", help="replace a run that is in RUN")
     _add_device(parser)
 
 
@@ -171,13 +171,15 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def _fit(options: argparse.Namespace) -> None:
+    if (options.out / "last.pt").exists() and not options.overwrite:
+        raise ValueError(f"{options.out} holds a run already: choose another, or --overwrite")
     data = MeshDataset(
         options.data[0] if len(options.data) == 1 else options.data,
         inputs=options.inputs,
         outputs=options.outputs,
         parameters=options.parameters,
         at=options.at,
-        boundary=options.boundary,
+        boundary=not options.no_boundary,
         progress=_watched(),
     )
     size = data[0].size
@@ -206,6 +208,7 @@ def _fit(options: argparse.Namespace) -> None:
         seed=options.seed,
         device=options.device,
         progress=_watched(),
+        report=None if _watched() else _print_epoch,
     )
     best = load_checkpoint(options.out / "best.pt")
     print(f"best validation error {best['best']:.4f} in epoch {best['epoch']} of {options.epochs}")
@@ -246,8 +249,12 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _watched() -> bool:
-    """Bars are for a terminal; in a log file they would be noise."""
+    """Bars are for a terminal; a log file gets a line for each epoch."""
     return sys.stderr.isatty()
+
+
+def _print_epoch(row: Mapping[str, float]) -> None:
+    print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
 
 
 def _positive(text: str) -> int:

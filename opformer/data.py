@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
 from opformer.errors import MeshError
-from opformer.layout import Layout, boundary_length, inner_nodes, project
+from opformer.layout import Layout, boundary_length, zero_inside
 from opformer.mesh import (
     Location,
     field_location,
@@ -42,8 +43,10 @@ class MeshDataset(Dataset[Sample]):
         Where the samples live; by default where the first output lives in the first file.
     axes : list of int, optional
         Coordinate axes to use; by default all that are not flat in every file.
-    boundary : names of inputs that live on the boundary, optional
-        By default those that are zero at all other nodes, in every file.
+    boundary : bool
+        Whether the boundary, with its own measure, is a part of the source (see
+        :mod:`opformer.layout`). Inputs that are zero at all other nodes, in every file, are then
+        integrated over the boundary alone.
     cache : bool
         Keep the samples in memory (default), or read the files at every access.
     progress : bool
@@ -70,7 +73,7 @@ class MeshDataset(Dataset[Sample]):
         parameters: Sequence[str] = (),
         at: Location | None = None,
         axes: Sequence[int] | None = None,
-        boundary: Sequence[str] | None = None,
+        boundary: bool = True,
         cache: bool = True,
         progress: bool = True,
     ) -> None:
@@ -78,25 +81,29 @@ class MeshDataset(Dataset[Sample]):
         self.notes: list[str] = []
         self._samples: dict[int, Sample] = {}
         names = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
-        _check_names(names, boundary)
+        _check_names(names)
         first = read_mesh(self.files[0])
         with _named(self.files[0]):
             at = at or (field_location(first, outputs[0]) if outputs else "points")
             counts = {
-                k: {n: read_field(first, n, at).shape[1] for n in v} for k, v in names.items()
+                what: {name: read_field(first, name, at).shape[1] for name in given}
+                for what, given in names.items()
             }
-        boundary = self._find_boundary(inputs) if boundary is None else boundary
-        self._note_moves(first, [n for n in (*inputs, *outputs) if n not in boundary], at)
         everything = range(first.points.shape[1])
         self.layout = Layout(
-            **counts,
+            inputs=counts["inputs"],
+            outputs=counts["outputs"],
+            parameters=counts["parameters"],
             at=at,
             axes=list(everything if axes is None else axes),
-            boundary=list(boundary),
+            boundary=boundary,
             boundary_length=boundary_length(first) if boundary else 1.0,
         )
-        if cache or axes is None:
-            self._read_all(look_for_flat=axes is None)
+        self._survey(look_for_flat=axes is None)
+        here = field_names(first)[at == "cells"]
+        for name in (*inputs, *outputs):
+            if name not in here and name not in self.layout.boundary_inputs:
+                self.notes.append(f"field {name!r} is moved to the {at} by the measure")
 
     @classmethod
     def from_layout(
@@ -112,7 +119,7 @@ class MeshDataset(Dataset[Sample]):
         data.files, data.layout, data.notes, data._samples = _files(files), layout, [], {}
         data.cache, data.progress = cache, progress
         if cache:
-            data._read_all(look_for_flat=False)
+            data._samples = {i: data._read(i) for i in data._bar(range(len(data)))}
         return data
 
     def __len__(self) -> int:
@@ -149,50 +156,30 @@ class MeshDataset(Dataset[Sample]):
         with _named(path):
             return self.layout.read(read_mesh(path), path.name)
 
-    def _bar(self, items: Iterable[Any], what: str) -> Iterable[Any]:
-        return tqdm(items, desc=what, unit="file", disable=not self.progress, leave=False)
+    def _bar(self, items: Iterable[Any]) -> Iterable[Any]:
+        return tqdm(items, desc="reading", unit="file", disable=not self.progress, leave=False)
 
-    def _read_all(self, *, look_for_flat: bool) -> None:
-        """One pass over the files: fill the cache, and find the axes that are flat in all."""
-        flat = set(self.layout.axes)
-        for i in self._bar(range(len(self)), "reading"):
-            sample = self._read(i)
+    def _survey(self, *, look_for_flat: bool) -> None:
+        """One pass over the files: fill the cache, find flat axes and inputs of the boundary."""
+        flat = set(self.layout.axes) if look_for_flat else set()
+        quiet, loud = set(self.layout.inputs) if self.layout.boundary else set(), set()
+        for i in self._bar(range(len(self))):
+            with _named(self.files[i]):
+                mesh = read_mesh(self.files[i])
+                sample = self.layout.read(mesh, self.files[i].name)
+                quiet = {n for n in quiet if n in mesh.point_data and zero_inside(mesh, n)}
+            loud |= {name for name in quiet if np.any(mesh.point_data[name])}
             flat &= set(flat_axes(sample.source.points.numpy()))
             if self.cache:
                 self._samples[i] = sample
         axes = [axis for axis in self.layout.axes if axis not in flat]
-        if not (look_for_flat and flat and axes):
-            return
-        self.layout = replace(self.layout, axes=axes)
-        for i, sample in self._samples.items():
-            self._samples[i] = replace(sample, source=project(sample.source, axes))
-        left = ", ".join("xyz"[axis] for axis in sorted(flat))
-        self.notes.append(f"axis {left} is flat in all {len(self)} files and is left out")
-
-    def _find_boundary(self, inputs: Sequence[str]) -> list[str]:
-        """Inputs that are zero off the boundary in every file, and not zero everywhere."""
-        found, nonzero = set(inputs), set()
-        for path in self._bar(self.files, "looking"):
-            if not found:
-                break
-            mesh = read_mesh(path)
-            with _named(path):
-                inside = inner_nodes(mesh)
-                found = {n for n in found if field_location(mesh, n) == "points" and inside.any()}
-                values = {name: read_field(mesh, name, "points") for name in found}
-            found = {name for name in found if not values[name][inside].any()}
-            nonzero |= {name for name in found if values[name].any()}
-        names = [name for name in inputs if name in found & nonzero]
-        for name in names:
-            self.notes.append(
-                f"input {name!r} is zero off the boundary: it is integrated over the boundary"
-            )
-        return names
-
-    def _note_moves(self, mesh: Any, names: Sequence[str], at: Location) -> None:
-        here = field_names(mesh)[at == "cells"]
-        moved = [name for name in names if name not in here]
-        self.notes += [f"field {name!r} is moved to the {at} by the measure" for name in moved]
+        names = [name for name in self.layout.inputs if name in quiet & loud]
+        self.notes += [f"input {n!r} is zero off the boundary and lives there alone" for n in names]
+        if flat and axes:
+            left = ", ".join("xyz"[axis] for axis in sorted(flat))
+            self.notes.append(f"axis {left} is flat in all {len(self)} files and is left out")
+        self.layout = replace(self.layout, axes=axes or self.layout.axes, boundary_inputs=names)
+        self._samples = {i: self.layout.settle(sample) for i, sample in self._samples.items()}
 
 
 @contextmanager
@@ -204,13 +191,10 @@ def _named(path: Path) -> Iterator[None]:
         raise error if str(path) in str(error) else MeshError(f"{path}: {error}") from error
 
 
-def _check_names(names: dict[str, Sequence[str]], boundary: Sequence[str] | None) -> None:
-    for what, given in {**names, "boundary": boundary or ()}.items():
+def _check_names(names: dict[str, Sequence[str]]) -> None:
+    for what, given in names.items():
         if isinstance(given, str):
             raise ValueError(f"{what} must be a list of names, got the string {given!r}")
-    unknown = sorted({*(boundary or ())} - {*names["inputs"]})
-    if unknown:
-        raise ValueError(f"boundary must name inputs, got {unknown} besides")
 
 
 def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The one exception of this library that is not a plain ``ValueError``, and the message for a missing extra."""
+"""The exception for mesh files, and the message for a missing extra."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["MeshError", "require"]
 
 
 class MeshError(ValueError):
-    """Something is wrong with a mesh file, its cells or its fields; the message says which and what to do."""
+    """A mesh file, its cells or fields cannot be used; the message says which and why."""
 
 
 def require(module: str, extra: str) -> ModuleType:

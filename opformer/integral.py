@@ -85,7 +85,8 @@ def kernel_integral(
     log_w = None
     if weights is not None:
         k, v, factors = _zero_null(k, v, weights, factors)
-        log_w = None if _is_uniform(weights) else log_density(weights)[0]
+        uniform = (weights == weights[..., :1]).all()
+        log_w = None if uniform else log_density(weights)[0]
     if factors is not None:
         q, k = join(q, factors[0] / scale), join(k, factors[1])
     with torch.autocast(q.device.type, enabled=False):  # it would undo the choice of precision
@@ -195,11 +196,6 @@ def _zero_null(
         k, v = k.masked_fill(null, 0), v.masked_fill(null, 0)
         factors = factors and (factors[0], factors[1].masked_fill(null, 0))
     return k, v, factors
-
-
-def _is_uniform(weights: Tensor) -> bool:
-    first = weights[..., :1]
-    return bool(((weights == first) & (first > 0)).all())
 
 
 def _by_source(

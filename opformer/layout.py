@@ -3,10 +3,11 @@ r"""Layout: which fields of a mesh become which channels, where, and under which
 All fields of a case are brought to one location, nodes or cells; what lives at the other is moved
 there by the measure.
 
-A field that is zero away from the boundary, a traction for instance, is no function on Ω: a finer
-mesh gives its nodes less measure, and in the limit it is gone. Such inputs are integrated over the
-boundary Γ instead: the source is Ω with a second set of points, the nodes of Γ, under
-:math:`\mu + \ell\,\sigma` with σ the boundary measure and ℓ a fixed length.
+The source is Ω and its boundary Γ: the nodes of Γ are a second set of points, under
+:math:`\mu + \ell\,\sigma` with σ the boundary measure and ℓ a fixed length, and one more input
+channel says which is which. So the shape of a domain is an input, not something to be guessed from
+where its points end. A field that is zero away from the boundary, a traction for instance, lives on
+Γ alone. It is no function on Ω: a finer mesh gives its nodes less area, and in the limit none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from opformer.errors import MeshError
 from opformer.mesh import Location, boundary_weights, field_location, flat_axes, read_field
 from opformer.sample import Sample
 
-__all__ = ["Layout", "boundary_length", "inner_nodes", "project"]
+__all__ = ["Layout", "boundary_length", "project", "zero_inside"]
 
 # A parameter is a field that is constant over its file, up to the digits a file keeps.
 CONSTANT = 1e-6
@@ -39,9 +40,10 @@ class Layout:
     at : "points" or "cells"
     axes : list of int
         The coordinate axes in use; one that is flat in the whole training set is left out.
-    boundary : list of str
-        Inputs that are integrated over the boundary. If there are some, one more input channel says
-        which points are on it.
+    boundary : bool
+        Whether the boundary is a part of the source.
+    boundary_inputs : list of str
+        Inputs that live on the boundary alone.
     boundary_length : float
         The length ℓ that stands before the boundary measure, in the mesh's units.
     """
@@ -51,13 +53,14 @@ class Layout:
     parameters: dict[str, int] = field(default_factory=dict)
     at: Location = "points"
     axes: list[int] = field(default_factory=list)
-    boundary: list[str] = field(default_factory=list)
+    boundary: bool = False
+    boundary_inputs: list[str] = field(default_factory=list)
     boundary_length: float = 1.0
 
     @property
     def in_channels(self) -> int:
         """Channels of the input fields together."""
-        return sum(self.inputs.values()) + bool(self.boundary)
+        return sum(self.inputs.values()) + self.boundary
 
     def split(self, y: Tensor) -> dict[str, Tensor]:
         """Output channels (..., out_channels) by field, each (..., components)."""
@@ -74,7 +77,7 @@ class Layout:
             constant where a parameter is wanted, or is not zero off the boundary where it should
             be; or if the mesh extends along an axis that was flat in training.
         """
-        domain = project(Domain.from_mesh(mesh, at=self.at), self.axes)
+        domain = Domain.from_mesh(mesh, at=self.at)
         parameters = [_constant(mesh, p, n) for p, n in self.parameters.items()]
         sample = Sample(
             source=domain,
@@ -83,28 +86,34 @@ class Layout:
             outputs=_channels(mesh, self.outputs, self.at, domain.size) if outputs else None,
             name=name,
         )
-        return self._with_boundary(sample, mesh) if self.boundary else sample
+        return self.settle(self._with_boundary(sample, mesh) if self.boundary else sample)
+
+    def settle(self, sample: Sample) -> Sample:
+        """The sample on the axes in use, with its boundary inputs on the boundary alone."""
+        sample = replace(sample, source=project(sample.source, self.axes))
+        if sample.boundary is None or not self.boundary_inputs:
+            return sample
+        on_boundary = [
+            n in self.boundary_inputs for n, count in self.inputs.items() for _ in range(count)
+        ]
+        moved = ~sample.boundary[:, None] & torch.tensor([*on_boundary, False])
+        return replace(sample, fields=sample.fields.masked_fill(moved, 0))
 
     def _with_boundary(self, sample: Sample, mesh: Any) -> Sample:
-        """Append the boundary's nodes under the boundary measure, and move its inputs there."""
-        inside = inner_nodes(mesh)
-        for name in self.boundary:
-            if read_field(mesh, name, "points")[inside].any():
-                raise MeshError(f"input {name!r} must be zero off the boundary, and is not")
-        nodes = project(Domain.from_mesh(mesh), self.axes)
+        """Append the boundary's nodes under the boundary measure."""
         weights = torch.from_numpy(boundary_weights(mesh))
+        nodes = sample.source if self.at == "points" else Domain.from_mesh(mesh)
+        for name in self.boundary_inputs:
+            if not zero_inside(mesh, name):
+                raise MeshError(f"input {name!r} must be zero off the boundary, and is not")
         index = torch.nonzero(weights)[:, 0]
-        if not len(index):
-            raise MeshError(f"inputs {self.boundary} need a boundary, the mesh has none")
         both = Domain(
             torch.cat([sample.source.points, nodes.points[index]]),
             torch.cat([sample.source.weights, self.boundary_length * weights[index]]),
         )
-        moved = [name in self.boundary for name, count in self.inputs.items() for _ in range(count)]
-        inner = sample.fields.masked_fill(torch.tensor(moved), 0)
+        on_boundary = torch.arange(both.size) >= sample.source.size
         outer = _channels(mesh, self.inputs, "points", nodes.size)[index]
-        on_boundary = torch.arange(both.size) >= len(inner)
-        fields = torch.cat([torch.cat([inner, outer]), on_boundary[:, None].double()], 1)
+        fields = torch.cat([torch.cat([sample.fields, outer]), on_boundary[:, None].double()], 1)
         outputs = sample.outputs
         if outputs is not None:
             outputs = torch.cat([outputs, outputs.new_zeros(len(index), outputs.shape[1])])
@@ -124,9 +133,10 @@ def project(domain: Domain, axes: list[int]) -> Domain:
     return Domain(domain.points[:, axes], domain.weights)
 
 
-def inner_nodes(mesh: Any) -> np.ndarray:
-    """Mask of the nodes that are off the boundary; those of no cell are neither on nor off it."""
-    return (boundary_weights(mesh) == 0) & ~Domain.from_mesh(mesh).null.numpy()
+def zero_inside(mesh: Any, name: str) -> bool:
+    """Whether a field of the nodes is zero off the boundary; orphans are neither on nor off."""
+    inside = (boundary_weights(mesh) == 0) & ~Domain.from_mesh(mesh).null.numpy()
+    return bool(inside.any()) and not read_field(mesh, name, "points")[inside].any()
 
 
 def boundary_length(mesh: Any) -> float:

@@ -68,6 +68,7 @@ def test_samples_hold_what_the_files_hold(folder):
 def test_an_index_from_the_end_and_beyond(folder):
     data = dataset(folder)
     assert data[-1].name == "case_03.vtu"
+    assert data[-1] is data[3]
     for index in (4, -5):
         with pytest.raises(IndexError, match="of 4"):
             data[index]

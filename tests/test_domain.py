@@ -438,14 +438,17 @@ def test_interpolation_is_of_first_order(d):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
-def test_interpolation_does_not_see_the_order(d):
-    """On a regular grid too, where many neighbours are equally far."""
+def test_interpolation_sees_neither_order_nor_axes(d):
+    """On a regular grid too, where many neighbours are equally far: none of them is left out."""
     domain = grid(5, d)
     f = torch.randn(domain.size, 2)
     steps = torch.tensor([0, 0.5, 0.25, 0.1])
     targets = 0.25 + 0.25 * torch.cartesian_prod(*[steps] * d).reshape(-1, d)
     targets = torch.cat([targets, 3 * torch.rand(20, d) - 1])
     values = domain.interpolate(f, targets)
+    for move in (lambda x: 1 - x, lambda x: x.flip(-1), lambda x: 2 + x.roll(1, -1)):
+        moved = Domain(move(domain.points), domain.weights)
+        assert difference(moved.interpolate(f, move(targets)), values) < 10 * TIGHT  # r is rounded
     for _ in range(5):
         order = torch.randperm(domain.size)
         assert difference(domain.take(order).interpolate(f[order], targets), values) < TIGHT

@@ -102,6 +102,10 @@ def test_one_case_by_hand():
     assert difference(case.relative_l2, 0.1 / square_norm.sqrt()) < 1e-12
     assert difference(case.max_error, 0.1) < 1e-12
     assert difference(case.integral_error, 0.1 / 1.5) < 1e-12  # ∫ 1 + x is exact
+    below = exact_surrogate(lambda f: f - 0.1)
+    (under,) = evaluate(below, [shifted(33, 2.0)], progress=False).cases
+    assert difference(under.max_error, 0.1) < 1e-12
+    assert difference(under.integral_error, 0.1 / 1.5) < 1e-12
     assert case.relative is True
     assert case.relative_l2_uniform is None
 
