@@ -41,12 +41,18 @@ def make_data(out: Path, train: int, test: int) -> None:
 
 def train(out: Path, epochs: int) -> Surrogate:
     """Fit on the training folder, into out/run."""
-    data = MeshDataset(
-        out / "train", inputs=["conductivity", "source"], outputs=["temperature"]
-    )
+    data = MeshDataset(out / "train", inputs=["conductivity", "source"], outputs=["temperature"])
     torch.manual_seed(0)
     model = OperatorTransformer(data.dim, data.in_channels, data.out_channels)
-    return fit(model, data, out=out / "run", epochs=epochs)
+    return fit(
+        model,
+        data,
+        out=out / "run",
+        epochs=epochs,
+        batch_size=3,
+        learning_rate=3e-3,
+        samples_per_mesh=300,
+    )
 
 
 def predict(surrogate: Surrogate, out: Path) -> None:
@@ -75,7 +81,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"))
     parser.add_argument("--quick", action="store_true", help="few plates and epochs, no claims")
     options = parser.parse_args()
-    plates, unseen, epochs = (12, 2, 2) if options.quick else (300, 12, 25)
+    plates, unseen, epochs = (12, 2, 2) if options.quick else (300, 12, 20)
     began = time.perf_counter()
     make_data(options.out, plates, unseen)
     print(f"data solved after {time.perf_counter() - began:.0f} s")

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
 from opformer.errors import MeshError
-from opformer.layout import Layout, boundary_length, zero_inside
+from opformer.layout import Layout, MeasuredMesh
 from opformer.mesh import (
     Location,
     field_location,
@@ -97,7 +96,7 @@ class MeshDataset(Dataset[Sample]):
             at=at,
             axes=list(everything if axes is None else axes),
             boundary=boundary,
-            boundary_length=boundary_length(first) if boundary else 1.0,
+            boundary_length=MeasuredMesh(first).boundary_length if boundary else 1.0,
         )
         self._survey(look_for_flat=axes is None)
         here = field_names(first)[at == "cells"]
@@ -165,10 +164,10 @@ class MeshDataset(Dataset[Sample]):
         quiet, loud = set(self.layout.inputs) if self.layout.boundary else set(), set()
         for i in self._bar(range(len(self))):
             with _named(self.files[i]):
-                mesh = read_mesh(self.files[i])
+                mesh = MeasuredMesh(read_mesh(self.files[i]))
                 sample = self.layout.read(mesh, self.files[i].name)
-                quiet = {n for n in quiet if n in mesh.point_data and zero_inside(mesh, n)}
-            loud |= {name for name in quiet if np.any(mesh.point_data[name])}
+                quiet = {n for n in quiet if n in mesh.mesh.point_data and mesh.zero_inside(n)}
+                loud |= {n for n in quiet if mesh.acts_on_boundary(n)}
             flat &= set(flat_axes(sample.source.points.numpy()))
             if self.cache:
                 self._samples[i] = sample

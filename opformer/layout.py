@@ -13,6 +13,7 @@ where its points end. A field that is zero away from the boundary, a traction fo
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,49 @@ from opformer.errors import MeshError
 from opformer.mesh import Location, boundary_weights, field_location, flat_axes, read_field
 from opformer.sample import Sample
 
-__all__ = ["Layout", "boundary_length", "project", "zero_inside"]
+__all__ = ["Layout", "MeasuredMesh", "project"]
 
 # A parameter is a field that is constant over its file, up to the digits a file keeps.
 CONSTANT = 1e-6
+
+
+class MeasuredMesh:
+    """A mesh and its measures, each computed once, where it is first asked for."""
+
+    def __init__(self, mesh: Any) -> None:
+        self.mesh = mesh
+        self._domains: dict[str, Domain] = {}
+
+    def domain(self, at: Location = "points") -> Domain:
+        """The measure of the volume, at the nodes or the cells."""
+        if at not in self._domains:
+            self._domains[at] = Domain.from_mesh(self.mesh, at=at)
+        return self._domains[at]
+
+    @cached_property
+    def boundary(self) -> np.ndarray:
+        """Weights of the nodes under the boundary measure; zero inside."""
+        return boundary_weights(self.mesh)
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """Mask of the nodes off the boundary; orphans are neither on nor off."""
+        return (self.boundary == 0) & ~self.domain().null.numpy()
+
+    @property
+    def boundary_length(self) -> float:
+        """ℓ = |Ω| / |Γ|, so that the boundary weighs about as much as the volume."""
+        length = float(self.boundary.sum())
+        return float(self.domain().total) / length if length else 1.0
+
+    def zero_inside(self, name: str) -> bool:
+        """Whether a field is zero at all nodes off the boundary, if there are any."""
+        return not read_field(self.mesh, name, "points")[self.inside].any()
+
+    def acts_on_boundary(self, name: str) -> bool:
+        """Whether a field is not zero on the boundary, of a mesh that has an inside as well."""
+        values = read_field(self.mesh, name, "points")[self.boundary > 0]
+        return bool(self.inside.any() and values.any())
 
 
 @dataclass(frozen=True)
@@ -68,7 +108,7 @@ class Layout:
         return dict(zip(self.outputs, parts, strict=True))
 
     def read(self, mesh: Any, name: str = "", *, outputs: bool = True) -> Sample:
-        """The sample of one mesh (a ``meshio.Mesh``).
+        """The sample of one mesh (a ``meshio.Mesh``, or one that is measured already).
 
         Raises
         ------
@@ -77,13 +117,13 @@ class Layout:
             constant where a parameter is wanted, or is not zero off the boundary where it should
             be; or if the mesh extends along an axis that was flat in training.
         """
-        domain = Domain.from_mesh(mesh, at=self.at)
+        mesh = mesh if isinstance(mesh, MeasuredMesh) else MeasuredMesh(mesh)
         parameters = [_constant(mesh, p, n) for p, n in self.parameters.items()]
         sample = Sample(
-            source=domain,
-            fields=_channels(mesh, self.inputs, self.at, domain.size),
+            source=mesh.domain(self.at),
+            fields=_channels(mesh, self.inputs, self.at),
             parameters=torch.cat([torch.zeros(0, dtype=torch.float64), *parameters]),
-            outputs=_channels(mesh, self.outputs, self.at, domain.size) if outputs else None,
+            outputs=_channels(mesh, self.outputs, self.at) if outputs else None,
             name=name,
         )
         return self.settle(self._with_boundary(sample, mesh) if self.boundary else sample)
@@ -99,21 +139,21 @@ class Layout:
         moved = ~sample.boundary[:, None] & torch.tensor([*on_boundary, False])
         return replace(sample, fields=sample.fields.masked_fill(moved, 0))
 
-    def _with_boundary(self, sample: Sample, mesh: Any) -> Sample:
+    def _with_boundary(self, sample: Sample, mesh: MeasuredMesh) -> Sample:
         """Append the boundary's nodes under the boundary measure."""
-        weights = torch.from_numpy(boundary_weights(mesh))
-        nodes = sample.source if self.at == "points" else Domain.from_mesh(mesh)
         for name in self.boundary_inputs:
-            if not zero_inside(mesh, name):
+            if not mesh.zero_inside(name):
                 raise MeshError(f"input {name!r} must be zero off the boundary, and is not")
+        weights = torch.from_numpy(mesh.boundary)
         index = torch.nonzero(weights)[:, 0]
         both = Domain(
-            torch.cat([sample.source.points, nodes.points[index]]),
+            torch.cat([sample.source.points, mesh.domain().points[index]]),
             torch.cat([sample.source.weights, self.boundary_length * weights[index]]),
         )
         on_boundary = torch.arange(both.size) >= sample.source.size
-        outer = _channels(mesh, self.inputs, "points", nodes.size)[index]
-        fields = torch.cat([torch.cat([sample.fields, outer]), on_boundary[:, None].double()], 1)
+        nodal = sample.fields if self.at == "points" else _channels(mesh, self.inputs, "points")
+        fields = torch.cat([sample.fields, nodal[index]])
+        fields = torch.cat([fields, on_boundary[:, None].double()], 1)
         outputs = sample.outputs
         if outputs is not None:
             outputs = torch.cat([outputs, outputs.new_zeros(len(index), outputs.shape[1])])
@@ -133,22 +173,10 @@ def project(domain: Domain, axes: list[int]) -> Domain:
     return Domain(domain.points[:, axes], domain.weights)
 
 
-def zero_inside(mesh: Any, name: str) -> bool:
-    """Whether a field of the nodes is zero off the boundary; orphans are neither on nor off."""
-    inside = (boundary_weights(mesh) == 0) & ~Domain.from_mesh(mesh).null.numpy()
-    return bool(inside.any()) and not read_field(mesh, name, "points")[inside].any()
-
-
-def boundary_length(mesh: Any) -> float:
-    """ℓ = |Ω| / |Γ|, so that the boundary weighs about as much as the volume."""
-    length = float(boundary_weights(mesh).sum())
-    return float(Domain.from_mesh(mesh).total) / length if length else 1.0
-
-
-def _channels(mesh: Any, names: dict[str, int], at: Location, size: int) -> Tensor:
-    parts = [np.zeros((size, 0))]
+def _channels(mesh: MeasuredMesh, names: dict[str, int], at: Location) -> Tensor:
+    parts = [np.zeros((mesh.domain(at).size, 0))]
     for name, components in names.items():
-        values = read_field(mesh, name, at)
+        values = read_field(mesh.mesh, name, at)
         if values.shape[1] != components:
             raise MeshError(
                 f"field {name!r} must have {components} component(s), got {values.shape[1]}"
@@ -157,9 +185,9 @@ def _channels(mesh: Any, names: dict[str, int], at: Location, size: int) -> Tens
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
-def _constant(mesh: Any, name: str, components: int) -> Tensor:
-    at = field_location(mesh, name)
-    values = read_field(mesh, name, at)[~Domain.from_mesh(mesh, at=at).null.numpy()]
+def _constant(mesh: MeasuredMesh, name: str, components: int) -> Tensor:
+    at = field_location(mesh.mesh, name)
+    values = read_field(mesh.mesh, name, at)[~mesh.domain(at).null.numpy()]
     spread = np.ptp(values, axis=0).max()
     if values.shape[1] != components or spread > CONSTANT * np.abs(values).max():
         raise MeshError(

@@ -97,7 +97,7 @@ class Sample:
         return Sample(**values)
 
     def _thin(self, n: int, generator: torch.Generator | None) -> tuple[Domain, Tensor]:
-        if self.boundary is None:
+        if self.boundary is None or not self.boundary.any():
             return self.source.subsample(n, generator=generator)
         parts, indices = [], []
         for where in (~self.boundary, self.boundary):

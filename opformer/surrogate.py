@@ -91,11 +91,11 @@ class Surrogate(nn.Module):
             target = self._checked(target).to(self.device)
             nearby = sample.inside.interpolate(sample.fields, target.points)
             return self._decode(sample, target, nearby, chunk)
+        own = slice(sample.size)  # the points of the boundary measure come after the mesh's own
         if chunk is None:
-            y = self(sample)
-        else:
-            y = self._decode(sample, sample.source, sample.fields, chunk)
-        return self._with_fields(mesh, y if sample.boundary is None else y[~sample.boundary])
+            return self._with_fields(mesh, self(sample)[own])
+        y = self._decode(sample, sample.source.take(own), sample.fields[own], chunk)
+        return self._with_fields(mesh, y)
 
     def save(self, path: str | Path, **more: Any) -> None:
         """Write all that :func:`opformer.load` needs to one file; ``more`` is kept beside it."""

@@ -17,7 +17,5 @@ def _float64():
 
 
 @pytest.fixture(autouse=True)
-def seed():
-    """The seed of torch's own generator, set anew for each test."""
+def _seeded():
     torch.manual_seed(0)
-    return 0
