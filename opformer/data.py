@@ -177,8 +177,11 @@ class MeshDataset(Dataset[Sample]):
         if flat and axes:
             left = ", ".join("xyz"[axis] for axis in sorted(flat))
             self.notes.append(f"axis {left} is flat in all {len(self)} files and is left out")
-        self.layout = replace(self.layout, axes=axes or self.layout.axes, boundary_inputs=names)
-        self._samples = {i: self.layout.settle(sample) for i, sample in self._samples.items()}
+        axes = axes or self.layout.axes
+        of_samples = [self.layout.axes.index(axis) for axis in axes]
+        self.layout = replace(self.layout, axes=axes, boundary_inputs=names)
+        settle = replace(self.layout, axes=of_samples).settle
+        self._samples = {i: settle(sample) for i, sample in self._samples.items()}
 
 
 @contextmanager

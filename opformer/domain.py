@@ -188,31 +188,30 @@ class Domain:
 
     def subsample(
         self, n: int, *, method: str = "random", generator: torch.Generator | None = None
-    ) -> tuple[Domain, Tensor]:
+    ) -> Subsample:
         """A coarser quadrature of the same measure: ``n`` points that carry the weight of all.
 
         Each kept point takes the weight of the points nearest to it, so the total measure is kept.
 
         Parameters
         ----------
-        n : int
-            Number of points to keep; all those of positive weight if there are no more.
+        n : int, number of points to keep; all those of positive weight if there are no more
         method : "random" or "farthest"
             Drawn evenly, or each as far as can be from those before it, from a random start.
         generator : torch.Generator, optional
 
         Returns
         -------
-        domain : Domain of at most n points
-        index : Tensor of their indices, ascending; use it on fields
+        Subsample
+            A domain of at most n points; for the fields, ``f[part.index]``.
         """
         if self.weights.ndim != 1:
             raise ValueError(f"subsample takes one domain, got {tuple(self.weights.shape)} points")
         index, weights = _neighbors.subsample(self.points, self.weights, n, method, generator)
-        return Domain(self.points[index], weights), index
+        return Subsample(self.points[index], weights, index)
 
     def interpolate(self, f: Tensor, points: Tensor) -> Tensor:
-        r"""Values of ``f`` at other points, by inverse distances to the nearest ones.
+        r"""Values (..., m, c) of ``f`` at other points, by inverse distances to the nearest ones.
 
         .. math:: f(t) = \frac{\sum_s a_s f_s}{\sum_s a_s}, \qquad
            a_s = \Bigl(\frac{(R-r_s)_+}{R\,r_s}\Bigr)^2,
@@ -226,10 +225,6 @@ class Domain:
         ----------
         f : Tensor, shape (..., n, c)
         points : Tensor, shape (..., m, d)
-
-        Returns
-        -------
-        Tensor, shape (..., m, c)
         """
         if self.weights.ndim > 1:
             parts = zip(self.points, self.weights, f, points, strict=True)
@@ -265,6 +260,13 @@ class Domain:
         return w.reshape(w.shape + (1,) * (f.ndim - w.ndim))
 
 
+@dataclass(frozen=True, eq=False)
+class Subsample(Domain):
+    """Some points of a domain, with the measure of all, and their indices there, ascending."""
+
+    index: Tensor
+
+
 def stack(domains: Sequence[Domain]) -> Domain:
     """Batch domains of different sizes; the shorter ones are padded with points of measure zero.
 
@@ -294,6 +296,5 @@ def _floating(f: Tensor) -> Tensor:
 def _refuse(bad: Tensor, rule: str, values: Tensor) -> None:
     if bad.any():
         index = tuple(torch.nonzero(bad)[0].tolist())
-        name = index[0] if len(index) == 1 else index
-        value, count = values[index].tolist(), int(bad.sum())
-        raise ValueError(f"{rule}: entry {name} is {value} ({count} such entries)")
+        name, value = index[0] if len(index) == 1 else index, values[index].tolist()
+        raise ValueError(f"{rule}: entry {name} is {value} ({int(bad.sum())} such entries)")

@@ -78,7 +78,8 @@ class Sample:
         source, index = self._thin(n, generator)
         target, kept = self.target, index
         if target is not None:
-            target, kept = target.subsample(n, generator=generator)
+            target = target.subsample(n, generator=generator)
+            kept = target.index
         return replace(
             self,
             source=source,
@@ -98,14 +99,15 @@ class Sample:
 
     def _thin(self, n: int, generator: torch.Generator | None) -> tuple[Domain, Tensor]:
         if self.boundary is None or not self.boundary.any():
-            return self.source.subsample(n, generator=generator)
+            part = self.source.subsample(n, generator=generator)
+            return part, part.index
         parts, indices = [], []
         for where in (~self.boundary, self.boundary):
             index = torch.nonzero(where)[:, 0]
             count = max(1, round(n * len(index) / self.source.size))
-            part, kept = self.source.take(index).subsample(count, generator=generator)
+            part = self.source.take(index).subsample(count, generator=generator)
             parts.append(part)
-            indices.append(index[kept])
+            indices.append(index[part.index])
         points, weights = ([getattr(p, a) for p in parts] for a in ("points", "weights"))
         return Domain(torch.cat(points), torch.cat(weights)), torch.cat(indices)
 

@@ -67,26 +67,72 @@ def test_fit(place, run, tmp_path):
         "6 cases, 25 points in the first, 2 coordinates",
         "note: axis z is flat in all 6 files and is left out",
     ]
-    assert out[2].startswith("best validation error 0.")
-    assert out[2].endswith(" of 2")
-    assert out[3] == f"wrote best.pt, last.pt and history.* to {tmp_path / 'new' / 'run'}"
+    with open(tmp_path / "new" / "run" / "history.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert out[2:4] == [
+        "  ".join(f"{name} {float(value):.4g}" for name, value in row.items()) for row in rows
+    ]
+    assert [line.split()[:2] for line in out[2:4]] == [["epoch", "1"], ["epoch", "2"]]
+    assert out[4].startswith("best validation error 0.")
+    assert out[4].endswith(" of 2")
+    assert out[5:] == [f"wrote best.pt, last.pt and history.* to {tmp_path / 'new' / 'run'}"]
     files = {f.name for f in (tmp_path / "new" / "run").iterdir()}
     assert files == {"best.pt", "last.pt", "history.csv", "history.png"}
     surrogate = load(tmp_path / "new" / "run")
     assert surrogate.layout.parameters == {"speed": 1}
     assert (surrogate.model.channels, surrogate.model.heads, surrogate.model.layers) == (8, 2, 1)
+    assert surrogate.layout.boundary
+    assert surrogate.model.in_channels == 2
 
 
 def test_fit_with_files_at_cells_and_the_boundary_off(place, run, tmp_path):
     files = sorted((place / "data").iterdir())[:3]
     status, out, err = run(
-        "fit", *files, *FIT, "--layers", 1, "--at", "cells", "--boundary", "--validation", 0.4,
+        "fit", *files, *FIT, "--layers", 1, "--at", "cells", "--no-boundary", "--validation", 0.4,
         "--out", tmp_path,
     )  # fmt: skip
     assert (status, err) == (0, [])
     assert out[0].startswith("3 cases, 32 cells in the first")
     assert "note: field 'g' is moved to the cells by the measure" in out
-    assert load(tmp_path).layout.at == "cells"
+    surrogate = load(tmp_path)
+    assert surrogate.layout.at == "cells"
+    assert not surrogate.layout.boundary
+    assert surrogate.model.in_channels == 1
+
+
+def test_a_run_is_not_overwritten_in_silence(place, run, tmp_path):
+    """Known before the data are read; with --overwrite it is replaced."""
+    fit = ["fit", place / "data", *FIT, "--layers", 1, "--out", tmp_path]
+    assert run(*fit)[0] == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for arguments in (fit, ["fit", tmp_path / "nowhere", *FIT, "--out", tmp_path]):
+        assert run(*arguments) == (
+            2,
+            [],
+            [f"opformer fit: {tmp_path} holds a run already: choose another, or --overwrite"],
+        )
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    status, _, err = run(*fit, "--overwrite", "--seed", 5)
+    assert (status, err) == (0, [])
+    assert (tmp_path / "best.pt").read_bytes() != before["best.pt"]
+
+
+def test_an_unfinished_run_counts_as_one(place, run, tmp_path):
+    (tmp_path / "last.pt").write_bytes(b"")
+    assert run("fit", place / "data", *FIT, "--out", tmp_path)[0] == 2
+    assert (tmp_path / "last.pt").read_bytes() == b""
+
+
+def test_what_fit_takes_by_default(place, run, tmp_path, monkeypatch):
+    taken = {}
+
+    def fit(model, data, **options):
+        taken.update(options, boundary=data.layout.boundary)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(cli, "fit", fit)
+    assert run("fit", place / "data", "--outputs", "g", "--out", tmp_path)[0] == 2
+    assert (taken["batch_size"], taken["epochs"], taken["boundary"]) == (4, 100, True)
 
 
 def test_the_same_seed_gives_the_same_surrogate(place, run, tmp_path):
@@ -244,7 +290,7 @@ WRONG = [
     ("fit {place}/data -i f -o g --parameters f", "parameter 'f' must be"),
     ("fit {place}/data/case_00.vtu -i f -o g", "validation=0.1 of 1 cases leaves none"),
     ("fit {place}/data -i f -o g --heads 5", "channels must be a multiple of heads"),
-    ("fit {place}/data -i f -o g --boundary g", "boundary must name inputs"),
+    ("fit {place}/data -i f -o g --out {place}/run", "run holds a run already"),
     ("fit {place}/data -i f -o g --validation {tmp}/no", "no: no such file or folder"),
     ("fit {place}/data -i f -o g --out {place}/data/case_00.vtu", "File exists"),
     ("evaluate {tmp} {place}/fine", "best.pt: no such checkpoint"),
@@ -326,9 +372,10 @@ def test_without_matplotlib_a_note(place, run, tmp_path, monkeypatch):
 
 def test_bars_on_a_terminal(place, run, tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "_watched", lambda: True)
-    status, _, err = run("fit", place / "data", *FIT, "--layers", 1, "--out", tmp_path)
+    status, out, err = run("fit", place / "data", *FIT, "--layers", 1, "--out", tmp_path)
     assert status == 0
     assert any("fitting" in line for line in err)
+    assert not any(line.startswith("epoch") for line in out)
 
 
 def test_the_installed_command_is_this_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import meshio
@@ -14,11 +15,19 @@ from tolerances import difference
 from torch.utils.data import DataLoader
 
 from opformer import Domain, Layout, MeshDataset, MeshError, Sample, collate, read_mesh
+from opformer import layout as layout_module
 from opformer.mesh import boundary_weights
+
+MESHES = Path(__file__).parents[1] / "meshes"
 
 
 def dataset(files, **options):
     return MeshDataset(files, **({"outputs": ["g"], "progress": False} | options))
+
+
+def plain(files, **options):
+    """The volume alone, where the boundary is beside the point."""
+    return dataset(files, boundary=False, **options)
 
 
 def traction_file(path, n, grade=1.0, value=1.0, name="traction", inside=0.0):
@@ -48,7 +57,7 @@ def traction(tmp_path):
 
 
 def test_samples_hold_what_the_files_hold(folder):
-    data = dataset(folder, inputs=["v", "f"])
+    data = plain(folder, inputs=["v", "f"])
     assert len(data) == 4
     assert (data.dim, data.in_channels, data.out_channels, data.parameter_channels) == (2, 3, 1, 0)
     for sample, path in zip((data[i] for i in range(4)), sorted(folder.iterdir()), strict=True):
@@ -62,6 +71,7 @@ def test_samples_hold_what_the_files_hold(folder):
         assert (sample.fields.numpy() == expected).all()
         assert (sample.outputs[:, 0].numpy() == mesh.point_data["g"]).all()
         assert sample.parameters.shape == (0,)
+        assert sample.boundary is None
         assert sample.fields.dtype == sample.outputs.dtype == torch.float64
 
 
@@ -95,13 +105,13 @@ def test_one_file_and_a_list_in_its_order(folder):
 
 
 def test_no_inputs_is_the_geometry_alone(folder):
-    data = dataset(folder)
+    data = plain(folder)
     assert data.in_channels == 0
     assert data[0].fields.shape == (25, 0)
 
 
 def test_cell_inputs_are_moved_to_the_nodes_by_the_measure(folder):
-    data = dataset(folder, inputs=["c"])
+    data = plain(folder, inputs=["c"])
     assert "field 'c' is moved to the points by the measure" in data.notes
     for path, sample in zip(sorted(folder.iterdir()), data, strict=True):
         mesh = read_mesh(path)
@@ -114,7 +124,7 @@ def test_cell_inputs_are_moved_to_the_nodes_by_the_measure(folder):
 @pytest.mark.parametrize("at", [None, "cells"])
 def test_samples_at_the_cells(folder, at):
     """By the first output, or because it was asked for."""
-    data = dataset(folder, inputs=["f"], outputs=["c"] if at is None else ["g"], at=at)
+    data = plain(folder, inputs=["f"], outputs=["c"] if at is None else ["g"], at=at)
     assert data.layout.at == "cells"
     for path, sample in zip(sorted(folder.iterdir()), data, strict=True):
         mesh = read_mesh(path)
@@ -140,18 +150,50 @@ def test_a_parameter_on_cells_beside_nan_at_an_orphan(tmp_path):
     assert dataset(tmp_path, parameters=["p"])[0].parameters.tolist() == [2.5]
 
 
-def test_cached_and_read_again_are_the_same(folder):
-    cached, lazy = (dataset(folder, inputs=["f", "c"], cache=cache) for cache in (True, False))
-    assert cached.layout == lazy.layout
-    assert cached.notes == lazy.notes
-    assert cached[1] is cached[1]
-    assert lazy[1] is not lazy[1]
-    for a, b in zip(cached, lazy, strict=True):
-        assert a.name == b.name
-        assert torch.equal(a.source.points, b.source.points)
-        assert torch.equal(a.source.weights, b.source.weights)
-        assert torch.equal(a.fields, b.fields)
-        assert torch.equal(a.outputs, b.outputs)
+@pytest.mark.parametrize("boundary", [True, False])
+def test_cached_and_read_again_are_the_same(folder, traction, boundary):
+    for files, inputs in ((folder, ["f", "c"]), (traction, ["f", "traction"])):
+        cached, lazy = (
+            dataset(files, inputs=inputs, boundary=boundary, cache=cache) for cache in (True, False)
+        )
+        assert cached.layout == lazy.layout
+        assert cached.notes == lazy.notes
+        assert cached[1] is cached[1]
+        assert lazy[1] is not lazy[1]
+        by_layout = MeshDataset.from_layout(files, lazy.layout, cache=False, progress=False)
+        for other in (lazy, by_layout):
+            for a, b in zip(cached, other, strict=True):
+                same_sample(a, b)
+
+
+def same_sample(a, b):
+    assert a.name == b.name
+    assert torch.equal(a.source.points, b.source.points)
+    assert torch.equal(a.source.weights, b.source.weights)
+    assert torch.equal(a.fields, b.fields)
+    assert torch.equal(a.outputs, b.outputs)
+    assert (a.boundary is None and b.boundary is None) or torch.equal(a.boundary, b.boundary)
+
+
+def test_each_measure_is_computed_once_a_file(traction, monkeypatch):
+    counts = {"from_mesh": 0, "boundary": 0}
+    from_mesh, weights = Domain.from_mesh, layout_module.boundary_weights
+
+    def watched_domain(mesh, at="points"):
+        counts["from_mesh"] += 1
+        return from_mesh(mesh, at=at)
+
+    def watched_boundary(mesh):
+        counts["boundary"] += 1
+        return weights(mesh)
+
+    layout = dataset(traction, inputs=["f", "traction"]).layout
+    monkeypatch.setattr(Domain, "from_mesh", watched_domain)
+    monkeypatch.setattr(layout_module, "boundary_weights", watched_boundary)
+    for at, domains in (("points", 1), ("cells", 2)):
+        counts.update(from_mesh=0, boundary=0)
+        replace(layout, at=at).read(read_mesh(traction / "0.vtu"))
+        assert counts == {"from_mesh": domains, "boundary": 1}
 
 
 def test_another_folder_by_the_layout(folder, tmp_path):
@@ -255,6 +297,28 @@ def test_axes_that_were_asked_for(folder):
         dataset(folder, axes=[0])
 
 
+@pytest.mark.parametrize("cache", [True, False])
+def test_axes_that_are_asked_for_are_applied_once(tmp_path, cache):
+    """Also where their numbers are no longer those of the samples."""
+    mesh = write_square(tmp_path / "a.vtu", 1.0)
+    mesh.points = mesh.points[:, [2, 0, 1]]
+    mesh.write(tmp_path / "a.vtu")
+    for axes in ([1, 2], [2, 1]):
+        data = dataset(tmp_path, axes=axes, cache=cache)
+        assert data.layout.axes == axes
+        assert (plain(tmp_path, axes=axes)[0].source.points.numpy() == mesh.points[:, axes]).all()
+        assert (data[0].inside.points[:25].numpy() == mesh.points[:, axes]).all()
+
+
+def test_a_mesh_of_fewer_coordinates(folder):
+    layout = dataset(folder, axes=[0, 1, 2]).layout
+    mesh = square(4)
+    mesh.points = mesh.points[:, :2]
+    mesh.point_data = {"g": np.zeros(25)}
+    with pytest.raises(MeshError, match=r"axes \[0, 1, 2\] are needed, the mesh has 2"):
+        layout.read(mesh)
+
+
 def test_a_mesh_that_is_bent_later_is_refused(folder):
     layout = dataset(folder).layout
     mesh = square(4)
@@ -268,13 +332,113 @@ def test_a_mesh_that_is_bent_later_is_refused(folder):
 # ---- inputs on the boundary
 
 
+def test_the_boundary_is_a_part_of_the_source(folder):
+    """Without being asked for: its nodes come after the mesh's own, and a channel marks them."""
+    data, alone = dataset(folder, inputs=["v", "f"]), plain(folder, inputs=["v", "f"])
+    assert (data.layout.boundary, alone.layout.boundary) == (True, False)
+    assert data.layout.boundary_inputs == []
+    assert (data.in_channels, alone.in_channels) == (4, 3)
+    length = data.layout.boundary_length
+    assert length == pytest.approx(1 / 4, rel=1e-14)  # |Ω| / |Γ| of the first file
+    for path, sample, whole in zip(data.files, data, alone, strict=True):
+        weights = torch.from_numpy(boundary_weights(read_mesh(path)))
+        on, n = weights > 0, whole.size
+        assert (sample.size, sample.source.size) == (n, n + int(on.sum()))
+        assert sample.boundary.tolist() == [False] * n + [True] * int(on.sum())
+        assert torch.equal(sample.source.points, torch.cat([p := whole.source.points, p[on]]))
+        assert torch.equal(sample.source.weights[:n], whole.source.weights)
+        assert difference(sample.source.weights[n:], length * weights[on]) < 1e-15
+        assert difference(sample.source.weights[n:].sum(), length * 4) < 1e-14
+        assert torch.equal(sample.fields[:, :3], torch.cat([f := whole.fields, f[on]]))
+        assert torch.equal(sample.fields[:, 3], sample.boundary.double())
+        assert torch.equal(sample.outputs[:n], whole.outputs)
+        for domain in (sample.inside, sample.domain):
+            assert torch.equal(domain.points, sample.source.points)
+            assert torch.equal(domain.weights[:n], whole.source.weights)
+            assert not domain.weights[n:].any()
+
+
+def test_the_length_is_that_of_the_first_file(tmp_path):
+    """One operator for all meshes: another size of the domain is another share of its boundary."""
+    for name, size in (("a", 2.0), ("b", 3.0)):
+        mesh = square(4)
+        mesh.points *= size
+        mesh.point_data = {"g": mesh.points[:, 0]}
+        mesh.write(tmp_path / f"{name}.vtu")
+    data = dataset(tmp_path)
+    assert data.layout.boundary_length == pytest.approx(4 / 8, rel=1e-14)
+    total = [sample.source.total for sample in data]
+    assert difference(torch.stack(total), [4 + 8 / 2, 9 + 12 / 2]) < 1e-14
+    again = MeshDataset.from_layout(tmp_path / "b.vtu", data.layout, progress=False)
+    assert torch.equal(again[0].source.weights, data[1].source.weights)
+
+
+def test_the_boundary_of_samples_at_the_cells(folder):
+    """Its nodes carry the inputs as they are there; the cells stay what they were."""
+    data, alone = (make(folder, inputs=["v", "f"], at="cells") for make in (dataset, plain))
+    for path, sample, whole in zip(data.files, data, alone, strict=True):
+        mesh = read_mesh(path)
+        weights = boundary_weights(mesh)
+        on, n = weights > 0, whole.size
+        assert n == len(mesh.cells[0].data)
+        assert sample.size == n
+        assert sample.boundary.tolist() == [False] * n + [True] * int(on.sum())
+        assert (sample.source.points[n:].numpy() == mesh.points[on, :2]).all()
+        assert torch.equal(sample.source.weights[:n], whole.source.weights)
+        assert difference(sample.source.weights[n:], weights[on] / 4) < 1e-14
+        assert (sample.fields[n:, 2].numpy() == mesh.point_data["f"][on]).all()
+        assert torch.equal(sample.fields[:n, :3], whole.fields)
+        assert torch.equal(sample.fields[:, 3], sample.boundary.double())
+        assert torch.equal(sample.outputs[:n], whole.outputs)
+
+
+def test_the_boundary_of_a_line_is_its_ends():
+    data = dataset(MESHES / "line.vtu", outputs=["u"])
+    sample = data[0]
+    length = sample.inside.total
+    assert sample.boundary.sum() == 2
+    assert data.layout.boundary_length == pytest.approx(float(length) / 2, rel=1e-14)
+    assert difference(sample.source.weights[sample.boundary], [length / 2, length / 2]) < 1e-14
+    ends = sample.source.points[sample.boundary]
+    assert difference(ends.sort(0).values, torch.stack(sample.inside.points.aminmax(dim=0))) == 0
+
+
+@pytest.mark.parametrize("name", ["sphere", "vertex"])
+@pytest.mark.parametrize("at", ["points", "cells"])
+def test_no_boundary_adds_no_points(name, at):
+    data = dataset(MESHES / f"{name}.vtu", outputs=["u"], at=at)
+    sample, whole = data[0], plain(MESHES / f"{name}.vtu", outputs=["u"], at=at)[0]
+    assert data.layout.boundary_length == 1.0
+    assert data.in_channels == 1
+    assert sample.boundary.tolist() == [False] * whole.size
+    assert sample.fields.tolist() == [[0.0]] * whole.size
+    assert sample.size == whole.size
+    for domain in (sample.source, sample.inside, sample.domain):
+        assert torch.equal(domain.points, whole.source.points)
+        assert torch.equal(domain.weights, whole.source.weights)
+    assert torch.equal(sample.outputs, whole.outputs)
+
+
+def test_with_and_without_a_boundary_in_one_folder(tmp_path):
+    """A closed surface and an open one are samples of the same channels, and one batch."""
+    sphere = read_mesh(MESHES / "sphere.vtu")
+    sphere.write(tmp_path / "a.vtu")
+    triangles = sphere.cells[0].data
+    upper = sphere.points[triangles, 2].mean(1) > 0
+    cap = meshio.Mesh(sphere.points, [("triangle", triangles[upper])], point_data=sphere.point_data)
+    cap.write(tmp_path / "b.vtu")
+    closed, opened = samples = list(dataset(tmp_path, outputs=["u"]))
+    assert not closed.boundary.any()
+    assert opened.boundary.any()
+    batch = collate(samples)
+    assert batch.boundary.sum(1).tolist() == [0, int(opened.boundary.sum())]
+    assert difference(batch.inside.total, torch.stack([s.inside.total for s in samples])) < 1e-14
+
+
 def test_a_boundary_input_is_recognised(traction):
     data = dataset(traction, inputs=["f", "traction"])
-    assert data.layout.boundary == ["traction"]
-    assert (
-        "input 'traction' is zero off the boundary: it is integrated over the boundary"
-        in data.notes
-    )
+    assert data.layout.boundary_inputs == ["traction"]
+    assert "input 'traction' is zero off the boundary and lives there alone" in data.notes
     assert data.in_channels == 1 + 2 + 1
     assert data.layout.boundary_length == pytest.approx(1 / 4, rel=1e-14)  # |Ω| / |Γ|
     for sample, n in zip(data, (4, 6), strict=True):
@@ -284,6 +448,8 @@ def test_a_boundary_input_is_recognised(traction):
         assert sample.boundary.tolist() == [False] * nodes + [True] * edge
         assert torch.equal(sample.fields[:, -1], sample.boundary.double())
         assert not sample.fields[:nodes, 1:3].any()
+        # The other input stays where it was.
+        assert difference(sample.fields[:, 0], sample.source.points[:, 0] + 1) < 1e-15
 
 
 def test_a_boundary_input_is_integrated_over_the_boundary(traction, tmp_path):
@@ -332,18 +498,51 @@ def test_outputs_are_not_judged_on_the_boundary_copies(traction):
     assert difference(sample.domain.integrate(sample.outputs)[0], 2.5) < 1e-13
 
 
+@pytest.mark.parametrize("at", ["points", "cells"])
+def test_the_load_on_one_side_is_that_on_a_refinement(tmp_path, at):
+    """Derived: the rule is the trapezoidal one on each side, so a hat that is zero at the corners
+    is exact where its tip is a node; a constant spills half an edge round each of two corners."""
+    integrals, widths = [], (1 / 4, 1 / 8, 1 / 16)
+    for i, width in enumerate(widths):
+        mesh = square(round(1 / width))
+        x, y, _ = mesh.points.T
+        loaded = np.isclose(x, 1)
+        mesh.point_data = {
+            "hat": np.where(loaded, np.minimum(y, 1 - y), 0),
+            "one": np.where(loaded, 1.0, 0),
+            "g": x,
+        }
+        mesh.write(tmp_path / f"{i}.vtu")
+    data = dataset(tmp_path, inputs=["hat", "one"], at=at)
+    assert data.layout.boundary_inputs == ["hat", "one"]
+    integrals = torch.stack([sample.source.integrate(sample.fields) for sample in data]) * 4
+    assert difference(integrals[:, 0], torch.full((3,), 1 / 4)) < 1e-12
+    assert difference(integrals[:, 1], 1 + torch.tensor(widths)) < 1e-12
+    assert difference(integrals[:, 2], torch.full((3,), 4.0)) < 1e-12  # the length of Γ
+
+
 def test_no_boundary_input_where_it_is_not_zero_inside(traction):
     """In one file only: it is a field of the volume then, everywhere."""
     traction_file(traction / "9.vtu", 4, inside=1e-3)
     data = dataset(traction, inputs=["f", "traction"])
-    assert data.layout.boundary == []
-    assert data[0].boundary is None
-    assert data[0].source.size == data[0].size
+    assert data.layout.boundary_inputs == []
+    for sample, path in zip(data, data.files, strict=True):
+        expected = read_mesh(path).point_data["traction"]
+        assert (sample.fields[: sample.size, 1:3].numpy() == expected).all()
 
 
 def test_no_boundary_input_where_it_is_zero_everywhere(tmp_path):
     traction_file(tmp_path / "0.vtu", 4, value=0.0)
-    assert dataset(tmp_path, inputs=["traction"]).layout.boundary == []
+    assert dataset(tmp_path, inputs=["traction"]).layout.boundary_inputs == []
+
+
+def test_no_boundary_input_where_no_node_is_inside(traction, tmp_path):
+    """All nodes of a square of two triangles are on its boundary: any field is zero inside."""
+    coarse = traction_file(tmp_path / "coarse.vtu", 1)
+    assert dataset(coarse, inputs=["f", "traction"]).layout.boundary_inputs == []
+    both = dataset([*sorted(traction.iterdir()), coarse], inputs=["f", "traction"])
+    assert both.layout.boundary_inputs == ["traction"]
+    assert difference(both[2].source.integrate(both[2].fields[:, 1]), 1.0) < 1e-13
 
 
 def test_recognised_with_nan_at_an_orphan(tmp_path):
@@ -353,34 +552,58 @@ def test_recognised_with_nan_at_an_orphan(tmp_path):
     mesh.point_data = {"t": np.where(edge, 1.0, 0.0), "g": np.ones(26)}
     mesh.point_data["t"][-1] = np.nan
     mesh.write(tmp_path / "0.vtu")
-    assert dataset(tmp_path, inputs=["t"]).layout.boundary == ["t"]
+    data = dataset(tmp_path, inputs=["t"])
+    assert data.layout.boundary_inputs == ["t"]
+    assert data[0].size == 26
+    assert data[0].boundary.sum() == 16
+    mesh.point_data["t"][:-1] = 0  # and what is at an orphan is no load
+    mesh.write(tmp_path / "0.vtu")
+    assert dataset(tmp_path, inputs=["t"]).layout.boundary_inputs == []
 
 
-def test_the_boundary_can_be_named_or_turned_off(traction):
-    assert dataset(traction, inputs=["traction"], boundary=[]).layout.boundary == []
-    named = dataset(traction, inputs=["traction"], boundary=["traction"])
-    assert named.layout == dataset(traction, inputs=["traction"]).layout
-    with pytest.raises(ValueError, match=r"boundary must name inputs, got \['f'\]"):
-        dataset(traction, inputs=["traction"], boundary=["f"])
-    with pytest.raises(MeshError, match=r"0\.vtu: input 'f' must be zero off the boundary"):
-        dataset(traction, inputs=["f"], boundary=["f"])
+def test_without_the_boundary_a_traction_is_a_field_like_any_other(traction):
+    data = plain(traction, inputs=["f", "traction"])
+    assert data.layout.boundary_inputs == []
+    assert data.layout.boundary_length == 1.0
+    assert data.notes == ["axis z is flat in all 2 files and is left out"]
+    for sample, path in zip(data, data.files, strict=True):
+        mesh = read_mesh(path)
+        assert sample.boundary is None
+        assert sample.domain is sample.inside is sample.source
+        assert sample.size == sample.source.size == len(mesh.points)
+        assert (sample.fields[:, 1:].numpy() == mesh.point_data["traction"]).all()
+
+
+def test_a_boundary_input_that_is_not_zero_inside_later(traction, tmp_path):
+    layout = dataset(traction, inputs=["traction"]).layout
+    other = traction_file(tmp_path / "other.vtu", 4, inside=1e-3)
+    with pytest.raises(
+        MeshError, match=r"other\.vtu: input 'traction' must be zero off the boundary, and is not"
+    ):
+        MeshDataset.from_layout(other, layout, progress=False)
 
 
 def test_a_boundary_input_in_samples_at_the_cells(traction):
     data = dataset(traction, inputs=["traction"], at="cells")
     sample = data[0]
-    assert data.layout.boundary == ["traction"]
+    assert data.layout.boundary_inputs == ["traction"]
     assert sample.size == 32
     assert sample.source.size == 32 + 16
+    assert not sample.fields[:32].any()
     assert difference(sample.source.integrate(sample.fields[:, 0]), 1.0) < 1e-13
     assert difference(sample.domain.integrate(sample.outputs)[0], 2.5) < 1e-13
 
 
-def test_a_mesh_without_a_boundary_is_refused(traction, tmp_path):
+def test_a_traction_on_a_mesh_without_a_boundary(traction):
+    """None is no load; one that is somewhere is off the boundary there."""
     layout = dataset(traction, inputs=["traction"], axes=[0, 1, 2]).layout
-    sphere = read_mesh(Path(__file__).parents[1] / "meshes" / "sphere.vtu")
+    sphere = read_mesh(MESHES / "sphere.vtu")
     sphere.point_data = {"traction": np.zeros((len(sphere.points), 2)), "g": sphere.points[:, 0]}
-    with pytest.raises(MeshError, match="need a boundary, the mesh has none"):
+    sample = layout.read(sphere)
+    assert not sample.boundary.any()
+    assert not sample.fields.any()
+    sphere.point_data["traction"][3] = 1
+    with pytest.raises(MeshError, match="input 'traction' must be zero off the boundary"):
         layout.read(sphere)
 
 
@@ -401,6 +624,14 @@ def test_a_subsample_keeps_both_measures(traction, n):
         difference(part.outputs[~part.boundary][:, 0], part.inside.points[~part.boundary][:, 1] + 2)
         < 1e-15
     )
+
+
+def test_a_subsample_of_a_mesh_without_a_boundary():
+    sample = dataset(MESHES / "sphere.vtu", outputs=["u"])[0]
+    part = sample.subsample(20)
+    assert part.source.size == part.size == 20
+    assert part.boundary.tolist() == [False] * 20
+    assert difference(part.source.total, sample.source.total) < 1e-14
 
 
 def test_a_subsample_of_a_plain_sample():
@@ -428,7 +659,7 @@ def test_a_subsample_of_another_target():
 
 
 def test_collate_pads_with_measure_zero(folder):
-    samples = list(dataset(folder, inputs=["f"], parameters=["speed"]))
+    samples = list(plain(folder, inputs=["f"], parameters=["speed"]))
     batch = collate(samples)
     assert batch.name == "case_00.vtu,case_01.vtu,case_02.vtu,case_03.vtu"
     assert batch.parameters.shape == (4, 1)

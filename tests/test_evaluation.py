@@ -200,7 +200,7 @@ def test_folders_and_their_table(tmp_path):
     coarse = write_folder(tmp_path / "coarse", cases=2, n=(3, 4))
     fine = write_folder(tmp_path / "fine", cases=3, n=(8,))
     data = MeshDataset(coarse, inputs=["f"], outputs=["g", "v"], progress=False)
-    surrogate = Surrogate(tiny_model(2, 1, 3), Standardizer.fit(data), data.layout).eval()
+    surrogate = Surrogate(tiny_model(2, 2, 3), Standardizer.fit(data), data.layout).eval()
     evaluation = evaluate(surrogate, coarse, str(fine), uniform=True, progress=False)
     first, second = evaluation.summary()
     assert (first["path"], second["path"]) == (str(coarse), str(fine))

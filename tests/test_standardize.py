@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from cases import line, smoothed
+from cases import line, on_edge, smoothed, square
 from tolerances import difference
 
-from opformer import Domain, Sample, Standardizer, collate
+from opformer import Domain, MeshDataset, Sample, Standardizer, collate
 from opformer.config import build, describe
+
+MESHES = Path(__file__).parents[1] / "meshes"
 
 
 def random_sample(n, seed, offset=0.0):
@@ -99,6 +102,36 @@ def test_the_boundary_counts_for_inputs_alone():
     expected = Standardizer.fit([inner])
     assert difference(scale.outputs_mean, expected.outputs_mean) < 1e-15
     assert difference(scale.outputs_std, expected.outputs_std) < 1e-15
+
+
+@pytest.mark.parametrize("n", [4, 9])
+def test_a_boundary_and_its_channel(tmp_path, n):
+    """Derived: ℓ|Γ| = |Ω|, so what is 0 in Ω and 1 on Γ has mean and deviation 1/2 on any mesh."""
+    mesh = square(n, grade=2.0)
+    x = mesh.points[:, 0]
+    mesh.point_data = {"load": np.where(on_edge(mesh), 3.0, 0.0), "x": x, "u": x}
+    mesh.write(tmp_path / "a.vtu")
+    data = MeshDataset(tmp_path, inputs=["load", "x"], outputs=["u"], progress=False)
+    assert data.layout.boundary_inputs == ["load"]
+    scale, sample = Standardizer.fit(data), data[0]
+    mean, std = weighted(sample.fields, sample.source.weights)
+    assert difference(scale.fields_mean, mean) < 1e-14
+    assert difference(scale.fields_std, std) < 1e-14
+    assert difference(scale.fields_mean, [1.5, 0.5, 0.5]) < 1e-14
+    assert difference(scale.fields_std[[0, 2]], [1.5, 0.5]) < 1e-14
+    expected = torch.where(sample.boundary, 1.0, -1.0)
+    assert difference(scale.fields(sample.fields)[:, 2], expected) < 1e-13
+    own = weighted(x[:, None], sample.source.weights[: sample.size])  # outputs: on Ω alone
+    assert difference(torch.stack([scale.outputs_mean, scale.outputs_std]), np.stack(own)) < 1e-14
+
+
+def test_a_channel_that_marks_no_boundary():
+    """It is constant, and stays zero; a mesh with a boundary is told apart all the same."""
+    data = MeshDataset(MESHES / "sphere.vtu", outputs=["u"], progress=False)
+    scale = Standardizer.fit(data)
+    assert (scale.fields_mean.tolist(), scale.fields_std.tolist()) == ([0.0], [1.0])
+    assert not scale.fields(data[0].fields).any()
+    assert scale.fields(torch.ones(1, 1)) == 1
 
 
 def test_another_target_is_in_the_box_and_in_the_statistics():

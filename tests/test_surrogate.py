@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,8 @@ from opformer import (
 )
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.encodings import PositionalEncoding
+
+MESHES = Path(__file__).parents[1] / "meshes"
 
 ENCODING = """
 import torch
@@ -88,7 +92,7 @@ def mesh(data):
 def test_a_batch_is_the_loop_over_its_cases(surrogate, data):
     y = surrogate(collate(list(data)))
     for i, sample in enumerate(data):
-        assert difference(y[i, : sample.size], surrogate(sample)) < 1e-12
+        assert difference(y[i, : sample.source.size], surrogate(sample)) < 1e-12
 
 
 @torch.no_grad()
@@ -121,7 +125,7 @@ def test_units_of_length_and_fields_do_not_matter(surrogate, data, tmp_path):
 @torch.no_grad()
 def test_uniform_is_a_domain_of_equal_weights(surrogate, data):
     sample = data[1]
-    plain = Domain(sample.source.points, torch.full((sample.size,), 0.1))
+    plain = Domain(sample.source.points, torch.full((sample.source.size,), 0.1))
     scale = surrogate.standardizer
     expected = scale.physical(
         surrogate.model(
@@ -149,7 +153,7 @@ def test_a_prediction_is_a_copy_with_more_fields(surrogate, data, mesh):
     assert (result.cell_data["c"][0] == mesh.cell_data["c"][0]).all()
     assert result.point_data.keys() - before.keys() == {"v_predicted", "g_predicted"}
     with torch.no_grad():
-        y = surrogate(data[1]).numpy()
+        y = surrogate(data[1])[:36].numpy()
     # Vectors of two components get a third, for ParaView.
     assert (result.point_data["v_predicted"] == np.c_[y[:, :2], np.zeros(36)]).all()
     assert (result.point_data["g_predicted"] == y[:, 2:]).all()
@@ -211,9 +215,9 @@ def read_mesh_like(mesh, order):
 def test_at_points_anywhere(surrogate, data, mesh):
     """At nodes it is the prediction there; elsewhere no other target matters; in any chunks."""
     with torch.no_grad():
-        nodal = surrogate(data[1])
+        nodal = surrogate(data[1])[:36]
     inside = torch.rand(9, 2) * 0.8 + 0.1
-    points = torch.cat([data[1].source.points, inside])
+    points = torch.cat([data[1].source.points[:36], inside])
     target = Domain(points, torch.zeros(len(points)))
     y = surrogate.predict(mesh, target=target)
     assert y.shape == (36 + 9, 3)
@@ -249,7 +253,7 @@ def test_cells(tmp_path):
     mesh = read_mesh(data.files[0])
     result = surrogate.predict(mesh)
     with torch.no_grad():
-        assert (result.cell_data["c_predicted"][0] == surrogate(data[0]).numpy()).all()
+        assert (result.cell_data["c_predicted"][0] == surrogate(data[0])[:32].numpy()).all()
     assert (
         difference(
             surrogate.predict(mesh, chunk=5).cell_data["c_predicted"][0],
@@ -263,6 +267,46 @@ def test_cells(tmp_path):
         difference(again.cell_data["c_predicted"][0], result.cell_data["c_predicted"][0][:, 0])
         < 1e-15
     )
+
+
+@pytest.mark.parametrize("boundary", [True, False])
+@pytest.mark.parametrize("output", ["g", "c"])
+def test_a_prediction_has_the_rows_of_the_mesh(tmp_path, output, boundary):
+    """The points that the boundary measure adds are sources alone, in whatever chunks."""
+    folder = write_folder(tmp_path / "data", cases=2)
+    data = MeshDataset(folder, inputs=["f"], outputs=[output], boundary=boundary, progress=False)
+    surrogate = surrogate_for(data)
+    for path, sample in zip(data.files, data, strict=True):
+        rows = sample.size
+        assert (sample.source.size > rows) == boundary
+        with torch.no_grad():
+            expected = surrogate(sample)[:rows]
+        for chunk in (None, 7, rows, rows + 1):
+            result = surrogate.predict(path, chunk=chunk)
+            fields = result.point_data if output == "g" else result.cell_data
+            got = fields[f"{output}_predicted"]
+            assert difference(got if output == "g" else got[0], expected) < 1e-12
+
+
+@torch.no_grad()
+def test_the_boundary_is_seen(data):
+    """The shape is an input: the measure of Γ alone changes the answer."""
+    surrogate, sample = surrogate_for(data), data[1]
+    weights = torch.where(sample.boundary, 4 * sample.source.weights, sample.source.weights)
+    other = replace(sample, source=Domain(sample.source.points, weights))
+    assert difference(surrogate(other), surrogate(sample)) > 1e-3
+
+
+@torch.no_grad()
+def test_a_closed_surface():
+    path = MESHES / "sphere.vtu"
+    data = MeshDataset(path, outputs=["u"], progress=False)
+    surrogate = surrogate_for(data)
+    result = surrogate.predict(path).point_data["u_predicted"]
+    assert difference(result, surrogate(data[0])) < 1e-12
+    assert result.shape == (66, 1)
+    alone = MeshDataset(path, outputs=["u"], boundary=False, progress=False)
+    assert torch.equal(alone[0].source.weights, data[0].source.weights)
 
 
 def test_boundary_inputs(tmp_path):

@@ -298,6 +298,19 @@ def test_a_bar_only_where_wanted(capsys):
     assert "best=" in err
 
 
+def test_each_epoch_is_reported(tmp_path):
+    """With its row of the history, once it is on disk."""
+    rows = []
+
+    def report(row):
+        assert history(tmp_path)[-1] == row
+        rows.append(row)
+
+    quick(waves(), epochs=3, out=tmp_path, report=report)
+    assert rows == history(tmp_path)
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+
+
 # ---- data sets
 
 
@@ -309,7 +322,8 @@ def test_a_mesh_data_set_with_parameters_and_a_part_of_it(tmp_path):
         parameters=["speed"],
         progress=False,
     )
-    model = tiny_model(2, 1, 1, parameter_channels=1)
+    assert data.layout.boundary
+    model = tiny_model(2, data.in_channels, 1, parameter_channels=1)
     assert quick(data, model).layout is data.layout
     surrogate = quick(Subset(data, [0, 1, 2]), model, validation=Subset(data, [4]))
     assert surrogate.layout is data.layout
@@ -317,6 +331,37 @@ def test_a_mesh_data_set_with_parameters_and_a_part_of_it(tmp_path):
     fast = surrogate.predict(mesh).point_data["g_predicted"]
     mesh.point_data["speed"] = np.ones(len(mesh.points))
     assert difference(surrogate.predict(mesh).point_data["g_predicted"], fast) > 1e-6
+
+
+def test_random_points_of_volume_and_boundary(tmp_path, monkeypatch):
+    """Each measure is thinned by itself; a mesh without a boundary takes part."""
+    data = MeshDataset(write_folder(tmp_path, cases=3), outputs=["g"], progress=False)
+    closed = replace(data[0], boundary=torch.zeros_like(data[0].boundary), name="closed")
+    seen = []
+    step = training.loss
+
+    def watched(surrogate, batch):
+        seen.append(batch)
+        return step(surrogate, batch)
+
+    monkeypatch.setattr(training, "loss", watched)
+    samples = [*data, closed]
+    quick(
+        samples,
+        tiny_model(2, 1, 1),
+        samples_per_mesh=20,
+        validation=[data[0]],
+        batch_size=1,
+        layout=data.layout,
+    )
+    whole = {sample.name: sample for sample in samples}
+    assert {batch.name for batch in seen} == whole.keys()
+    for batch in seen:
+        sample = whole[batch.name]
+        assert abs(batch.source.size - 20) <= 2
+        assert difference(batch.inside.total[0], sample.inside.total) < 1e-12
+        assert difference(batch.source.total[0], sample.source.total) < 1e-12
+        assert batch.boundary.any() == sample.boundary.any()
 
 
 def test_a_batch_on_other_targets():
