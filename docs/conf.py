@@ -23,6 +23,7 @@ napoleon_google_docstring = False
 # Types are prose here, "Tensor, shape (..., n, d)": no letter of them is a reference.
 napoleon_use_param = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "opformer"

@@ -178,9 +178,9 @@ class MeshDataset(Dataset[Sample]):
             left = ", ".join("xyz"[axis] for axis in sorted(flat))
             self.notes.append(f"axis {left} is flat in all {len(self)} files and is left out")
         axes = axes or self.layout.axes
-        of_samples = [self.layout.axes.index(axis) for axis in axes]
+        remaining = [self.layout.axes.index(axis) for axis in axes]  # counted as the samples do
         self.layout = replace(self.layout, axes=axes, boundary_inputs=names)
-        settle = replace(self.layout, axes=of_samples).settle
+        settle = replace(self.layout, axes=remaining).settle
         self._samples = {i: settle(sample) for i, sample in self._samples.items()}
 
 

@@ -14,6 +14,8 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 # How each example is run short. "OUT" stands for an empty folder.
 ARGUMENTS = {
     "demo.py": ["--quick"],  # writes to demo/ of the working directory
+    "integral.py": [],
+    "new_encoding.py": [],
     "plates.py": ["OUT", "--cases", "3", "--nodes", "200", "300", "--workers", "1"],
 }
 

@@ -67,7 +67,7 @@ class GaussianBias(PositionalEncoding):
         return "E(d)" if self.center is None else "translation"
 
     def factors(self, target: Domain, source: Domain, tokens: Tensor) -> Factors:
-        """The channels [2γc, −γ, −γ|c|²] of the target and [x, |x|², 1] of the source."""
+        """Channels ``[2γc, −γ, −γ|c|²]`` of the target and ``[x, |x|², 1]`` of the source."""
         with torch.autocast(tokens.device.type, enabled=False):
             dtype = torch.promote_types(tokens.dtype, torch.float32)
             tokens = tokens.to(dtype)
