@@ -40,7 +40,7 @@ def attend(
     chunk: int | None,
 ) -> Tensor:
     """Sum of v (..., h, m, c) under the softmax of scale · q·k + log w (..., m) + bias."""
-    if log_w is not None and bias is None and _needs_channels(q):
+    if log_w is not None and _needs_channels(q):
         q, k = _carry(q, k, log_w, scale)
         log_w = None
     batch, (h, n), m, c = q.shape[:-3], q.shape[-3:-1], k.shape[-2], v.shape[-1]
@@ -62,6 +62,11 @@ def bias_rows(bias: Bias, rows: slice, shape: tuple[int, ...]) -> Tensor:
         part = bias(rows)
     else:
         part = bias[..., rows, :] if bias.ndim > 1 and bias.shape[-2] > 1 else bias
+    if not part.is_floating_point():
+        raise ValueError(
+            f"bias is added to the scores and must be floating, got {part.dtype}; "
+            "for a mask use torch.zeros(...).masked_fill(~keep, -torch.inf)"
+        )
     if not fits(part.shape, shape):
         raise ValueError(
             f"bias must be (..., h, n, m), here {shape}, or broadcast to it, "

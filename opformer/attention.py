@@ -115,4 +115,12 @@ class Attention(nn.Module):
         """The dense bias by chunks of targets, where the encoding has one."""
         if "bias" not in self.encoding.hooks:
             return None
-        return lambda rows: self.encoding.bias(target.take(rows), source)  # type: ignore[return-value]
+
+        def rows_of_bias(rows: slice) -> Tensor:
+            bias = self.encoding.bias(target.take(rows), source)
+            if bias is None:
+                name = type(self.encoding).__name__
+                raise ValueError(f"{name}.bias must return a tensor (..., h, n, m), got None")
+            return bias
+
+        return rows_of_bias

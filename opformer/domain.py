@@ -21,7 +21,7 @@ from torch import Tensor
 
 from opformer import _neighbors, quadrature
 
-__all__ = ["Domain", "stack"]
+__all__ = ["Domain", "Subsample", "as_target", "stack"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +102,10 @@ class Domain:
     def from_points(
         cls, points: Tensor | np.ndarray, rule: str | None = None, **options: Any
     ) -> Domain:
-        """Domain of bare points, with weights by a rule that must be named: never silently uniform.
+        """Domain of bare points (n, d), or (n,) on a line, with weights by a rule.
 
-        Parameters
-        ----------
-        points : array, shape (n, d), or (n,) on a line
-        rule : "interval", "delaunay" or "knn"
-            See :func:`opformer.quadrature.point_weights`, which also takes the ``options``.
+        The rule must be named, weights are never silently uniform: "interval", "delaunay" or "knn".
+        It and its options are those of :func:`opformer.quadrature.point_weights`.
         """
         array = torch.as_tensor(points).detach().cpu().double().clone().numpy()
         array = array[:, None] if array.ndim == 1 else array
@@ -138,24 +135,17 @@ class Domain:
     def integrate(self, f: Tensor) -> Tensor:
         r"""Integral :math:`\int f\,d\mu=\sum_s w_s f_s`, accumulated in float64.
 
-        Parameters
-        ----------
-        f : Tensor, shape (..., n) or (..., n, c, ...)
-            Leading axes are those of the weights. Values at points of measure zero count as
-            nothing, NaN too.
-
-        Returns
-        -------
-        Tensor, shape (...) or (..., c, ...), of f's dtype; float64 for integers and booleans.
+        ``f``, (..., n) or (..., n, c, ...), begins with the axes of the weights. The result, (...)
+        or (..., c, ...), has its dtype; float64 for integers and booleans. Values at points of
+        measure zero count as nothing, NaN too.
         """
-        f = _floating(f)
-        return (self._over(f) * self.zero_null(f)).sum(self.weights.ndim - 1).to(f.dtype)
+        return self._sum(self.weights, f)
 
     def mean(self, f: Tensor) -> Tensor:
         r"""Mean :math:`\int f\,d\mu\,/\,\mu(\Omega)`; zero where the whole measure is."""
         # Normalised before the sum: a mean must not depend on the unit of the measure.
         total = self.total.unsqueeze(-1)
-        return Domain(self.points, self.weights / torch.where(total == 0, 1, total)).integrate(f)
+        return self._sum(self.weights / torch.where(total == 0, 1, total), f)
 
     def inner(self, f: Tensor, g: Tensor) -> Tensor:
         r"""Inner product :math:`\int f\,g\,d\mu`, summed over channels if there are some."""
@@ -174,17 +164,18 @@ class Domain:
 
     def uniform(self) -> Domain:
         """The same points with equal weights (zero stays zero): what a plain softmax sees."""
-        return Domain(self.points, (~self.null).double())
+        return self._with(self.points, (~self.null).double())
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Domain:
         """Move to a device; ``dtype`` is that of the points, the weights stay float64."""
-        return Domain(self.points.to(device=device, dtype=dtype), self.weights.to(device=device))
+        points = self.points.to(device=device, dtype=dtype)
+        return self._with(points, self.weights.to(device=device))
 
     def take(self, index: Tensor | slice) -> Domain:
         """The points of an index or a slice, with the weights they have."""
-        return Domain(self.points[..., index, :], self.weights[..., index])
+        return self._with(self.points[..., index, :], self.weights[..., index])
 
     def subsample(
         self, n: int, *, method: str = "random", generator: torch.Generator | None = None
@@ -200,10 +191,7 @@ class Domain:
             Drawn evenly, or each as far as can be from those before it, from a random start.
         generator : torch.Generator, optional
 
-        Returns
-        -------
-        Subsample
-            A domain of at most n points; for the fields, ``f[part.index]``.
+        The result is a domain of at most n points; for the fields, ``f[part.index]``.
         """
         if self.weights.ndim != 1:
             raise ValueError(f"subsample takes one domain, got {tuple(self.weights.shape)} points")
@@ -219,12 +207,7 @@ class Domain:
         with r the distance of s and t, and R half as much again as that of the neighbour d + 1
         (Franke and Little). Exact where a point coincides with one of the domain, first order
         elsewhere. Points of measure zero are not read, and coincident ones count once, with the
-        mean of their values.
-
-        Parameters
-        ----------
-        f : Tensor, shape (..., n, c)
-        points : Tensor, shape (..., m, d)
+        mean of their values. ``f`` is (..., n, c), the points are (..., m, d).
         """
         if self.weights.ndim > 1:
             parts = zip(self.points, self.weights, f, points, strict=True)
@@ -245,10 +228,22 @@ class Domain:
             f"{coincident} coincide with another point"
         )
 
+    def _with(self, points: Tensor, weights: Tensor) -> Domain:
+        """A domain of what has been checked already: checks would stop a GPU each time."""
+        domain = object.__new__(Domain)
+        vars(domain).update(points=points, weights=weights)
+        return domain
+
+    def _sum(self, weights: Tensor, f: Tensor) -> Tensor:
+        f = _floating(f)
+        w = weights.reshape(self._over(f).shape)
+        return (w * torch.where(w == 0, 0, f)).sum(self.weights.ndim - 1).to(f.dtype)
+
     def _inner(self, f: Tensor, g: Tensor) -> Tensor:
         """In float64 throughout: squares of small values must not underflow."""
         # Zeroed one by one: the gradient of f · NaN is NaN, whatever becomes of the product.
-        product = self.zero_null(f).double() * self.zero_null(g).double()
+        f, g = (self.zero_null(_floating(x)).double() for x in (f, g))
+        product = f * g
         axes = self.weights.ndim
         return self.integrate(product.flatten(axes).sum(-1) if product.ndim > axes else product)
 
@@ -262,7 +257,7 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class Subsample(Domain):
-    """Some points of a domain, with the measure of all, and their indices there, ascending."""
+    """Some points of a domain with the measure of all; ``index`` holds their numbers, ascending."""
 
     index: Tensor
 
@@ -281,16 +276,21 @@ def stack(domains: Sequence[Domain]) -> Domain:
     size = max(n for n, _ in shapes)
     # The last point again, not the origin: that could lie far outside the domain.
     points = [torch.cat([d.points, d.points[-1:].expand(size - d.size, -1)]) for d in domains]
-    return Domain(torch.stack(points), torch.stack([pad(d.weights, size) for d in domains]))
+    weights = [torch.nn.functional.pad(d.weights, (0, size - d.size)) for d in domains]
+    return Domain(torch.stack(points), torch.stack(weights))
 
 
-def pad(x: Tensor, size: int) -> Tensor:
-    """``x`` with its first axis filled up with zeros to ``size``."""
-    return torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])])
+def as_target(points: Domain | Tensor) -> Domain:
+    """Bare points as a domain of measure zero: nobody integrates over a target."""
+    if isinstance(points, Domain):
+        return points
+    return Domain(points, torch.zeros(points.shape[:-1], device=points.device))
 
 
 def _floating(f: Tensor) -> Tensor:
-    return f if f.is_floating_point() or f.is_complex() else f.double()
+    if f.is_complex():
+        raise ValueError("f must be real: take real and imaginary part by themselves")
+    return f if f.is_floating_point() else f.double()
 
 
 def _refuse(bad: Tensor, rule: str, values: Tensor) -> None:

@@ -44,7 +44,17 @@ def relative_l2(prediction: Tensor, truth: Tensor, domain: Domain) -> tuple[Tens
     error : Tensor, shape (...)
         Where the truth is zero, the absolute error instead.
     relative : Tensor of bool, shape (...)
+
+    Raises
+    ------
+    ValueError
+        If the two have not the same shape: a difference that broadcasts is no error.
     """
+    if prediction.shape != truth.shape:
+        raise ValueError(
+            "prediction and truth must have one shape, "
+            f"got {tuple(prediction.shape)} and {tuple(truth.shape)}"
+        )
     size = domain.norm(truth)
     relative = size > 0
     return domain.norm(prediction - truth) / _or_one(size), relative
@@ -155,8 +165,15 @@ def evaluate(
         if isinstance(data, str | Path):
             files = MeshDataset.from_layout(data, surrogate.layout, cache=False)
             name, samples = str(data), cast(Sequence[Sample], files)
+        if getattr(samples, "layout", surrogate.layout) != surrogate.layout:
+            raise ValueError(
+                f"{name} was read with another layout than the surrogate's: "
+                "use MeshDataset.from_layout(files, surrogate.layout), or give the folder"
+            )
         if not len(samples):
             raise ValueError(f"{name} has no cases")
+        if name in {case.dataset for case in cases}:
+            raise ValueError(f"{name} is given twice")
         # An index, not an iterator: a lazy data set reads each file when its turn comes.
         order = tqdm(range(len(samples)), desc=name, unit="case", disable=not progress, leave=False)
         for i in order:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from opformer._fused import slices
-from opformer.domain import Domain
+from opformer.domain import Domain, as_target
 from opformer.encodings import Compose, Coordinates, GaussianBias, PositionalEncoding, Rotary
 from opformer.transformer import Decoder, Encoder, FeedForward
 
@@ -78,7 +78,7 @@ class OperatorTransformer(nn.Module):
     >>> model(source, torch.randn(50, 1)).shape
     torch.Size([50, 3])
     >>> state = model.encode(source, torch.randn(50, 1))
-    >>> model.decode(state, Domain(torch.rand(7, 2), torch.zeros(7))).shape
+    >>> model.decode(state, torch.rand(7, 2)).shape
     torch.Size([7, 3])
     """
 
@@ -123,7 +123,7 @@ class OperatorTransformer(nn.Module):
         self,
         source: Domain,
         fields: Tensor | None = None,
-        target: Domain | None = None,
+        target: Domain | Tensor | None = None,
         parameters: Tensor | None = None,
         *,
         target_fields: Tensor | None = None,
@@ -135,8 +135,8 @@ class OperatorTransformer(nn.Module):
         source : Domain of m points, (..., m, dim)
         fields : Tensor, shape (..., m, in_channels), optional
             None for a model without input fields.
-        target : Domain of n points, optional
-            The source by default. Its weights are not read.
+        target : Domain or Tensor of points (..., n, dim), optional
+            The source by default. Weights of a target are not read.
         parameters : Tensor, shape (..., parameter_channels), optional
         target_fields : Tensor, shape (..., n, in_channels), optional
             The input fields at the targets; without them the source's are interpolated there. Not
@@ -171,7 +171,7 @@ class OperatorTransformer(nn.Module):
     def decode(
         self,
         state: Encoded,
-        target: Domain,
+        target: Domain | Tensor,
         fields: Tensor | None = None,
         *,
         chunk: int | None = None,
@@ -180,8 +180,17 @@ class OperatorTransformer(nn.Module):
 
         ``fields`` are the input fields at the targets, as ``target_fields`` of the call.
         """
-        target = self._cast(target)
-        if fields is not None:
+        target = self._cast(as_target(target))
+        if target.weights.shape[:-1] != state.source.weights.shape[:-1]:
+            raise ValueError(
+                f"target must have the batch axes {tuple(state.source.weights.shape[:-1])} of the "
+                f"source, got points {tuple(target.points.shape)}"
+            )
+        if self.decoder_layers:
+            fields = None  # a learned token stands for them
+        elif fields is None:
+            fields = state.source.interpolate(state.fields, target.points)
+        else:
             fields = self._read_fields(target, fields)
         parts = [
             self._decode(state, target.take(rows), None if fields is None else fields[..., rows, :])
@@ -191,13 +200,11 @@ class OperatorTransformer(nn.Module):
 
     def _decode(self, state: Encoded, target: Domain, fields: Tensor | None) -> Tensor:
         parameters = _spread(state.parameters, target)
-        if self.decoder_layers:
+        if fields is None:
             x = self.query(parameters, target)
             return self.project(self.decoder(x, target, state.trace[-1], state.source))
-        if fields is None:
-            fields = state.source.interpolate(state.fields, target.points)
         x = self.lift(torch.cat([fields, parameters], -1), target)
-        return self.project(self.encoder.at(x, target, state.trace, state.source))
+        return self.project(self.encoder.at(x, target, state.trace[:-1], state.source))
 
     def _cast(self, domain: Domain) -> Domain:
         if domain.dim != self.dim:

@@ -8,13 +8,13 @@ its boundary Γ; ``boundary`` then says which points belong to the second.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from opformer.domain import Domain, pad, stack
+from opformer.domain import Domain, stack
 
 __all__ = ["Sample", "collate"]
 
@@ -27,7 +27,7 @@ class Sample:
     ----------
     source : Domain of m points
     fields : Tensor, shape (m, in_channels)
-    parameters : Tensor, shape (parameter_channels,)
+    parameters : Tensor, shape (parameter_channels,), none by default
     target : Domain of n points, optional
         Where the outputs are wanted; None for the source's own points.
     outputs : Tensor, shape (n, out_channels), or None where they are to be predicted
@@ -39,11 +39,27 @@ class Sample:
 
     source: Domain
     fields: Tensor
-    parameters: Tensor
+    parameters: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     target: Domain | None = None
     outputs: Tensor | None = None
     boundary: Tensor | None = None
     name: str = ""
+
+    def __post_init__(self) -> None:
+        n = self.source.weights.shape
+        m = n if self.target is None else self.target.weights.shape
+        for name, shape in (("fields", n), ("outputs", m)):
+            values = getattr(self, name)
+            if values is not None and (values.ndim, values.shape[:-1]) != (len(shape) + 1, shape):
+                raise ValueError(
+                    f"sample {self.name!r}: {name} must have shape {(*shape, 'channels')}, "
+                    f"got {tuple(values.shape)}"
+                )
+        if self.boundary is not None and self.boundary.shape != n:
+            got = tuple(self.boundary.shape)
+            raise ValueError(
+                f"sample {self.name!r}: boundary must have shape {tuple(n)}, got {got}"
+            )
 
     @property
     def inside(self) -> Domain:
@@ -137,7 +153,7 @@ def collate(samples: Sequence[Sample]) -> Sample:
 
 
 def _stack_padded(tensors: Sequence[Tensor], size: int) -> Tensor:
-    return torch.stack([pad(x, size) for x in tensors])
+    return torch.stack([torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])]) for x in tensors])
 
 
 def _all_or_none(samples: Sequence[Sample], name: str, join: Callable[[list[Any]], Any]) -> Any:

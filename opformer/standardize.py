@@ -63,18 +63,17 @@ class Standardizer(nn.Module):
         Raises
         ------
         ValueError
-            If there are no samples, or one has no outputs or no measure.
+            If there are no samples, or one has no outputs, no measure, or values not finite.
         """
         corners: list[Tensor] = []
         moments = {name: _Moments() for name in ("fields", "parameters", "outputs")}
         for sample in samples:
             for domain in (sample.source, sample.domain):
                 corners += _corners(domain, sample.name)
-            moments["fields"].add(sample.source, sample.fields)
-            moments["outputs"].add(sample.domain, sample.truth)
-            moments["parameters"].add(
-                Domain(torch.zeros(1, 1), torch.ones(1)), sample.parameters[None]
-            )
+            moments["fields"].add(sample.source, _finite(sample, "fields", sample.source))
+            moments["outputs"].add(sample.domain, _finite(sample, "outputs", sample.domain))
+            one = Domain(torch.zeros(1, 1), torch.ones(1))
+            moments["parameters"].add(one, _finite(sample, "parameters", one)[None])
         if not corners:
             raise ValueError("statistics need at least one sample, got none")
         low, high = torch.stack(corners).aminmax(dim=0)
@@ -86,21 +85,23 @@ class Standardizer(nn.Module):
         self.load_state_dict(state)
         return self
 
-    def domain(self, domain: Domain) -> Domain:
+    def scale_domain(self, domain: Domain) -> Domain:
         """The domain in coordinates of about [-1, 1]; taken in float64, before any cast."""
-        return Domain((domain.points.double() - self.center) / self.length, domain.weights)
+        points = _checked(domain.points.double(), "points", self.center)
+        return Domain((points - self.center) / self.length, domain.weights)
 
-    def fields(self, f: Tensor) -> Tensor:
+    def scale_fields(self, f: Tensor) -> Tensor:
         """Input fields in deviations from their mean."""
-        return (f - self.fields_mean) / self.fields_std
+        return (_checked(f, "fields", self.fields_mean) - self.fields_mean) / self.fields_std
 
-    def scaled_parameters(self, p: Tensor) -> Tensor:
+    def scale_parameters(self, p: Tensor) -> Tensor:
         """Parameters in deviations from their mean."""
+        p = _checked(p, "parameters", self.parameters_mean)
         return (p - self.parameters_mean) / self.parameters_std
 
-    def physical(self, y: Tensor) -> Tensor:
+    def unscale_outputs(self, y: Tensor) -> Tensor:
         """Outputs of the model in physical units."""
-        return y * self.outputs_std + self.outputs_mean
+        return _checked(y, "outputs", self.outputs_mean) * self.outputs_std + self.outputs_mean
 
 
 class _Moments:
@@ -125,6 +126,25 @@ class _Moments:
     def mean_and_std(self) -> tuple[Tensor, Tensor]:
         std = (self.spread / self.total).sqrt()
         return self.mean, torch.where(std > CONSTANT * self.mean.abs(), std, 1.0)
+
+
+def _checked(x: Tensor, name: str, scale: Tensor) -> Tensor:
+    """``x`` with as many channels as were fitted: one of another number could broadcast."""
+    if x.shape[-1] != len(scale):
+        raise ValueError(f"{name} must have {len(scale)} channels, got {tuple(x.shape)}")
+    return x
+
+
+def _finite(sample: Sample, name: str, domain: Domain) -> Tensor:
+    """Values of a sample that statistics can be taken of."""
+    values = sample.truth if name == "outputs" else getattr(sample, name)
+    bad = (
+        domain.zero_null(values if name != "parameters" else values[None]).isfinite().logical_not()
+    )
+    if bad.any():
+        where = torch.nonzero(bad)[0].tolist()
+        raise ValueError(f"sample {sample.name!r}: {name} are NaN or infinite at {where}")
+    return values
 
 
 def _corners(domain: Domain, name: str) -> tuple[Tensor, Tensor]:

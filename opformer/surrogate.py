@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.config import build, describe
-from opformer.domain import Domain
+from opformer.domain import Domain, as_target
 from opformer.layout import Layout
 from opformer.mesh import read_mesh, with_fields
 from opformer.sample import Sample
@@ -50,24 +50,31 @@ class Surrogate(nn.Module):
         what it buys.
         """
         scale = self.standardizer
-        source = scale.domain(sample.source.uniform() if uniform else sample.source)
-        fields, parameters = scale.fields(sample.fields), scale.scaled_parameters(sample.parameters)
+        source = scale.scale_domain(sample.source.uniform() if uniform else sample.source)
+        fields, parameters = (
+            scale.scale_fields(sample.fields),
+            scale.scale_parameters(sample.parameters),
+        )
         if sample.target is None:
-            return scale.physical(self.model(source, fields, None, parameters))
-        target = scale.domain(sample.target)
+            return scale.unscale_outputs(self.model(source, fields, None, parameters))
+        target = scale.scale_domain(sample.target)
         # Read off the volume alone: at a point of the boundary there is a source of each measure.
-        nearby = scale.fields(sample.inside.interpolate(sample.fields, sample.target.points))
-        return scale.physical(self.model(source, fields, target, parameters, target_fields=nearby))
+        nearby = scale.scale_fields(sample.inside.interpolate(sample.fields, sample.target.points))
+        return scale.unscale_outputs(
+            self.model(source, fields, target, parameters, target_fields=nearby)
+        )
 
     @torch.no_grad()
-    def predict(self, mesh: Any, *, target: Domain | None = None, chunk: int | None = None) -> Any:
+    def predict(
+        self, mesh: Any, *, target: Domain | Tensor | None = None, chunk: int | None = None
+    ) -> Any:
         """Fields on a mesh.
 
         Parameters
         ----------
         mesh : meshio.Mesh, or path of a mesh file
             With the input fields of the layout.
-        target : Domain, optional
+        target : Domain, or Tensor of points (n, d), optional
             Other points, in the mesh's units and on the axes of the layout; the result is then a
             tensor (n, out_channels) there.
         chunk : int, optional
@@ -88,7 +95,9 @@ class Surrogate(nn.Module):
         mesh = read_mesh(mesh) if isinstance(mesh, str | Path) else mesh
         sample = self.layout.read(mesh, outputs=False).to(self.device)
         if target is not None:
-            target = self._checked(target).to(self.device)
+            target = self._checked(as_target(target)).to(self.device)
+            if chunk is None:
+                return self(replace(sample, target=target))
             nearby = sample.inside.interpolate(sample.fields, target.points)
             return self._decode(sample, target, nearby, chunk)
         own = slice(sample.size)  # the points of the boundary measure come after the mesh's own
@@ -117,13 +126,17 @@ class Surrogate(nn.Module):
 
     def _decode(self, sample: Sample, target: Domain, fields: Tensor, chunk: int | None) -> Tensor:
         scale, model = self.standardizer, cast(Any, self.model)
+        if not hasattr(model, "encode"):
+            raise ValueError(
+                f"chunk needs a model with encode and decode, {type(model).__name__} has none"
+            )
         state = model.encode(
-            scale.domain(sample.source),
-            scale.fields(sample.fields),
-            scale.scaled_parameters(sample.parameters),
+            scale.scale_domain(sample.source),
+            scale.scale_fields(sample.fields),
+            scale.scale_parameters(sample.parameters),
         )
-        y = model.decode(state, scale.domain(target), scale.fields(fields), chunk=chunk)
-        return scale.physical(y)
+        y = model.decode(state, scale.scale_domain(target), scale.scale_fields(fields), chunk=chunk)
+        return scale.unscale_outputs(y)
 
     def _with_fields(self, mesh: Any, y: Tensor) -> Any:
         at_points = self.layout.at == "points"
@@ -133,8 +146,8 @@ class Surrogate(nn.Module):
             for name, part in self.layout.split(y).items()
         }
         if at_points:
-            return with_fields(mesh, point_data=fields)
-        return with_fields(mesh, cell_data=fields)
+            return with_fields(mesh, point_data=fields, overwrite=True)
+        return with_fields(mesh, cell_data=fields, overwrite=True)
 
 
 def _arrows(values: np.ndarray) -> np.ndarray:

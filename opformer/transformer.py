@@ -10,6 +10,7 @@ Vaswani et al., arXiv:1706.03762; Xiong et al., arXiv:2002.04745 (Pre-LN).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -33,7 +34,7 @@ class FeedForward(nn.Sequential):
     """
 
     def __init__(self, channels: int, hidden: int | None = None) -> None:
-        hidden = hidden or 2 * channels
+        hidden = 2 * channels if hidden is None else hidden
         super().__init__(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, channels))
 
 
@@ -92,8 +93,8 @@ class DecoderBlock(EncoderBlock):
         return memory
 
 
-class Encoder(nn.Module):
-    """A stack of :class:`EncoderBlock`, with a last layer norm if Pre-LN.
+class Stack(nn.Module):
+    """Blocks one after the other, and a last layer norm if Pre-LN.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ class Encoder(nn.Module):
         Of :class:`EncoderBlock`.
     """
 
-    block: type[EncoderBlock] = EncoderBlock
+    block: type[EncoderBlock]
 
     def __init__(
         self,
@@ -124,31 +125,39 @@ class Encoder(nn.Module):
         )
         self.norm = nn.LayerNorm(channels) if norm_first else nn.Identity()
 
+    def at(self, x: Tensor, target: Domain, memories: Sequence[Tensor], source: Domain) -> Tensor:
+        """Tokens at the target, (..., n, c), with one memory of the source for each block."""
+        for block, memory in zip(self.blocks, memories, strict=True):
+            x = block(x, target, memory, source)
+        return self.norm(x)
+
+
+class Encoder(Stack):
+    """A stack of :class:`EncoderBlock` over one domain.
+
+    ``Encoder(layers, channels, heads, *, encoding=None, norm_first=True, hidden=None,
+    qk_norm=True)``.
+    """
+
+    block = EncoderBlock
+
     def forward(self, x: Tensor, domain: Domain) -> Tensor:
         """Tokens (..., n, c) of a domain to tokens of the same domain."""
         return self.trace(x, domain)[-1]
 
     def trace(self, x: Tensor, domain: Domain) -> list[Tensor]:
-        """The tokens before each block, and the normalised ones after the last."""
+        """The tokens before each block, which :meth:`at` reads, and the normalised last ones."""
         states = [x]
         for block in self.blocks:
             states.append(block(states[-1], domain))
         return [*states[:-1], self.norm(states[-1])]
 
-    def at(self, x: Tensor, target: Domain, trace: list[Tensor], source: Domain) -> Tensor:
-        """The same function at other points; ``trace`` is that of the source."""
-        for block, memory in zip(self.blocks, trace, strict=False):
-            x = block(x, target, memory, source)
-        return self.norm(x)
 
-
-class Decoder(Encoder):
+class Decoder(Stack):
     """A stack of :class:`DecoderBlock`: every block integrates over the memory of an encoder."""
 
     block = DecoderBlock
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, target: Domain, memory: Tensor, source: Domain
-    ) -> Tensor:
+    def forward(self, x: Tensor, target: Domain, memory: Tensor, source: Domain) -> Tensor:
         """Tokens at the targets, (..., n, c), from the encoded source."""
         return self.at(x, target, [memory] * len(self.blocks), source)

@@ -518,3 +518,10 @@ def test_describe():
     assert "weights 0.5 … 2; 1 of measure zero; 1 coincide" in text
     assert "none is positive" in Domain(torch.zeros(1, 1), torch.zeros(1)).describe()
     assert stack([domain, domain]).describe() == f"{text}\n{text}"
+
+
+def test_complex_values_are_refused():
+    domain = Domain(torch.rand(4, 1), torch.rand(4))
+    for reduce in (domain.integrate, domain.mean, domain.norm):
+        with pytest.raises(ValueError, match="f must be real"):
+            reduce(torch.full((4,), 1j))

@@ -233,7 +233,7 @@ def test_gaussian_far_from_the_origin(options):
 def test_gaussian_lengths():
     encoding = GaussianBias(2, 3, lengths=(0.1, 10.0))
     assert difference(encoding.log_length.exp(), [0.1, 1, 10]) < 1e-6
-    assert difference(GaussianBias(2, 1).log_length.exp(), [0.1]) < 1e-6
+    assert difference(GaussianBias(2, 1, lengths=(0.1, 10.0)).log_length.exp(), [1]) < 1e-6
 
 
 @torch.no_grad()

@@ -604,3 +604,10 @@ def test_refuses(function, arguments, message):
 def test_refuses_options(options, message):
     with pytest.raises(ValueError, match=message):
         kernel_integral(Q, K, V, torch.rand(7), **options)
+
+
+def test_a_boolean_bias_is_refused():
+    """Added as 0 and 1 it would mask nothing."""
+    q, k = torch.zeros(1, 2, 4), torch.zeros(1, 2, 4)
+    with pytest.raises(ValueError, match=r"must be floating, got torch.bool; for a mask use"):
+        kernel_integral(q, k, k, bias=torch.ones(1, 2, 2, dtype=torch.bool))

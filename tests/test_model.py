@@ -237,3 +237,18 @@ def test_refuses_chunks_of_nothing():
     for chunk in (0, -1):
         with pytest.raises(ValueError, match="at least 1 point"):
             model.decode(model.encode(SOURCE, U), targets(N), chunk=chunk)
+
+
+def test_a_target_is_points_alone():
+    model = OperatorTransformer(2, 1, 1, channels=8, heads=2, layers=1)
+    source = Domain(torch.rand(6, 2), torch.rand(6))
+    points, fields = torch.rand(3, 2), torch.rand(6, 1)
+    expected = model(source, fields, Domain(points, torch.zeros(3)))
+    assert torch.equal(model(source, fields, points), expected)
+
+
+def test_a_target_of_another_batch_is_refused():
+    model = OperatorTransformer(2, 0, 1, channels=8, heads=2, layers=1)
+    source = Domain(torch.rand(6, 2), torch.rand(6))
+    with pytest.raises(ValueError, match=r"target must have the batch axes \(\) of the source"):
+        model(source, target=torch.rand(4, 3, 2))

@@ -57,7 +57,8 @@ class GaussianBias(PositionalEncoding):
         self.dim, self.heads, self.channels = dim, heads, channels
         self.shift, self.lengths = shift, tuple(lengths)
         shortest, longest = (math.log(ell) for ell in self.lengths)
-        self.log_length = nn.Parameter(torch.linspace(shortest, longest, heads))
+        middle = (torch.arange(heads) + 0.5) / heads if heads == 1 else torch.linspace(0, 1, heads)
+        self.log_length = nn.Parameter(shortest + (longest - shortest) * middle)
         self.width = nn.Linear(channels, heads) if channels else None
         self.center = nn.Linear(channels, heads * dim, bias=False) if channels and shift else None
 
@@ -76,8 +77,7 @@ class GaussianBias(PositionalEncoding):
             x = (source.points - origin).to(dtype).unsqueeze(-3)  # (..., 1, m, d)
             y = (target.points - origin).to(dtype).unsqueeze(-3)  # (..., 1, n, d)
             gamma = self._gamma(tokens)
-            center = y if self.center is None else y + self._shift(tokens)
-            center = center.expand(*gamma.shape[:-1], self.dim)
+            center = (y + self._shift(tokens)).expand(*gamma.shape[:-1], self.dim)
             constant = -gamma * center.square().sum(-1, keepdim=True)
             fq = torch.cat([2 * gamma * center, -gamma, constant], -1)
             fk = torch.cat([x, x.square().sum(-1, keepdim=True), torch.ones_like(x[..., :1])], -1)
@@ -96,8 +96,5 @@ class GaussianBias(PositionalEncoding):
         """u of each head and target, (..., h, n, d), in units of the head's length."""
         if self.center is None:
             return tokens.new_zeros(())
-        u = (
-            self.center(tokens).unflatten(-1, (self.heads, self.dim))
-            * self.log_length.exp()[:, None]
-        )
-        return u.transpose(-3, -2)
+        u = self.center(tokens).unflatten(-1, (self.heads, self.dim))
+        return (u * self.log_length.exp()[:, None]).transpose(-3, -2)
