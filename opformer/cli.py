@@ -17,7 +17,7 @@ from opformer import plotting
 from opformer.checkpoint import load_checkpoint
 from opformer.data import MeshDataset
 from opformer.evaluation import evaluate
-from opformer.mesh import check_writable, field_names, inspect_mesh, write_mesh
+from opformer.mesh import check_writable, field_names, inspect_path, write_mesh
 from opformer.model import OperatorTransformer
 from opformer.surrogate import load
 from opformer.training import fit
@@ -70,9 +70,13 @@ def _command(
 
 def _add_inspect(commands: Commands) -> None:
     parser = _command(
-        commands, "inspect", _inspect, "Say what a mesh file holds.", "opformer inspect plate.vtu"
+        commands,
+        "inspect",
+        _inspect,
+        "Say what a mesh file, or a folder of them, holds.",
+        "opformer inspect plate.vtu",
     )
-    parser.add_argument("mesh", nargs="+", type=Path, help="mesh files")
+    parser.add_argument("mesh", nargs="+", type=Path, help="mesh files, or folders of them")
 
 
 def _add_fit(commands: Commands) -> None:
@@ -83,7 +87,7 @@ def _add_fit(commands: Commands) -> None:
         "Fit a surrogate on a folder of mesh files, one file a case.",
         "opformer fit DATA --inputs conductivity --outputs temperature --out RUN",
     )
-    parser.add_argument("data", nargs="+", type=Path, help="a folder of mesh files, or the files")
+    parser.add_argument("data", nargs="+", type=Path, help="folders of mesh files, or files")
     parser.add_argument(
         "--inputs", nargs="+", default=[], metavar="FIELD", help="none: the geometry is the input"
     )
@@ -120,7 +124,11 @@ def _add_fit(commands: Commands) -> None:
     parser.add_argument("--heads", type=_positive, default=4, help="kernels of each block [4]")
     parser.add_argument("--layers", type=_positive, default=4, help="blocks [4]")
     parser.add_argument("--seed", type=int, default=0, help="[0]")
-    parser.add_argument("--overwrite", action="store_true", help="replace a run that is in RUN")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--overwrite", action="store_true", help="replace the run that is in RUN")
+    again.add_argument(
+        "--resume", action="store_true", help="go on with the run in RUN, under the same options"
+    )
     _add_device(parser)
 
 
@@ -167,12 +175,11 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
 
 def _inspect(options: argparse.Namespace) -> None:
     for path in options.mesh:
-        print(inspect_mesh(path))
+        print(inspect_path(path, progress=_watched()))
 
 
 def _fit(options: argparse.Namespace) -> None:
-    if (options.out / "last.pt").exists() and not options.overwrite:
-        raise ValueError(f"{options.out} holds a run already: choose another, or --overwrite")
+    _check_run(options.out, resume=options.resume, overwrite=options.overwrite)
     data = MeshDataset(
         options.data[0] if len(options.data) == 1 else options.data,
         inputs=options.inputs,
@@ -201,6 +208,7 @@ def _fit(options: argparse.Namespace) -> None:
         data,
         validation=_validation(options.validation, data),
         out=options.out,
+        resume=options.resume,
         epochs=options.epochs,
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,
@@ -213,6 +221,16 @@ def _fit(options: argparse.Namespace) -> None:
     best = load_checkpoint(options.out / "best.pt")
     print(f"best validation error {best['best']:.4f} in epoch {best['epoch']} of {options.epochs}")
     print(f"wrote best.pt, last.pt and history.* to {options.out}")
+
+
+def _check_run(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Before the data are read: is there a run to resume, or one that must not be lost."""
+    if resume:
+        load_checkpoint(out / "last.pt")
+    elif not overwrite and any((out / name).exists() for name in ("last.pt", "best.pt")):
+        raise ValueError(
+            f"{out} holds a run already: --resume goes on with it, --overwrite replaces it"
+        )
 
 
 def _validation(text: str, data: MeshDataset) -> float | MeshDataset:
@@ -271,4 +289,5 @@ def _device(text: str) -> torch.device:
     try:
         return torch.empty(0, device=text).device
     except Exception as error:  # torch raises RuntimeError, AssertionError, NotImplementedError
-        raise argparse.ArgumentTypeError(f"{text} cannot be used here ({error})") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise argparse.ArgumentTypeError(f"{text} cannot be used here ({reason})") from error

@@ -6,12 +6,15 @@ r"""Errors against the mesh width, and the observed order of convergence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from opformer.domain import Domain
 from opformer.evaluation import relative_l2
 from opformer.sample import Sample
 
@@ -43,7 +46,7 @@ class Refinement:
 
 def refinement_study(
     operator: Callable[[Sample], Tensor],
-    samples: Sequence[Sample],
+    samples: Iterable[Sample],
     *,
     labels: bool = True,
     dim: int | None = None,
@@ -53,8 +56,10 @@ def refinement_study(
     Parameters
     ----------
     operator : function of a sample that returns (n, out_channels) at its target
-        A :class:`Surrogate` is one.
+        A :class:`Surrogate` is one: its errors are taken field by field, and their mean is
+        reported, so that units do not mix. Without a layout all channels are one field.
     samples : the same case on finer and finer meshes
+        A :class:`MeshDataset` of those files, for instance.
     labels : bool
         True: the error against each sample's outputs, on its own mesh. False: no truth is needed;
         the outputs are compared at the points of the first mesh with those of the finest, which
@@ -69,19 +74,26 @@ def refinement_study(
     Refinement
         With :math:`h=(\mu(\Omega)/n)^{1/d}` of each source. Without labels the finest mesh is the
         reference and has no row.
+
+    Raises
+    ------
+    ValueError
+        If there are too few meshes, or labels are wanted and a sample has no outputs.
     """
+    device = getattr(operator, "device", None)
+    samples = [sample if device is None else sample.to(device) for sample in samples]
     least = 1 if labels else 2
     if len(samples) < least:
         raise ValueError(f"a refinement study needs {least} meshes at least, got {len(samples)}")
+    rows, reference = samples, "the truth, each mesh by itself"
     with torch.no_grad():
         if labels:
-            errors = [float(relative_l2(operator(s), s.truth, s.domain)[0]) for s in samples]
-            rows, reference = list(samples), "the truth, each mesh by itself"
+            errors = [_error(operator, operator(s), s.truth, s.domain) for s in samples]
         else:
             probe = samples[0].inside
             values = [operator(replace(s, target=probe, outputs=None)) for s in samples]
-            errors = [float(relative_l2(y, values[-1], probe)[0]) for y in values[:-1]]
-            rows, reference = list(samples[:-1]), f"the operator on {samples[-1].size} nodes"
+            errors = [_error(operator, y, values[-1], probe) for y in values[:-1]]
+            rows, reference = samples[:-1], f"the operator on {samples[-1].size} nodes"
     h = [float((s.inside.total / s.size) ** (1 / (dim or s.source.dim))) for s in rows]
     return Refinement(h, [s.size for s in rows], errors, reference)
 
@@ -93,3 +105,11 @@ def observed_orders(h: Sequence[float], errors: Sequence[float]) -> list[float]:
         float(e / w) if w.isfinite() and e.isfinite() and w != 0 else float("nan")
         for w, e in steps.T
     ]
+
+
+def _error(operator: Any, prediction: Tensor, truth: Tensor, domain: Domain) -> float:
+    """Relative L²(μ) error, mean over the fields that the operator's layout tells apart."""
+    layout = getattr(operator, "layout", None)
+    split = layout.split if layout is not None else lambda y: {"all": y}
+    predictions, truths = split(prediction), split(truth)
+    return fmean(float(relative_l2(predictions[n], truths[n], domain)[0]) for n in truths)

@@ -109,7 +109,10 @@ def test_a_run_is_not_overwritten_in_silence(place, run, tmp_path):
         assert run(*arguments) == (
             2,
             [],
-            [f"opformer fit: {tmp_path} holds a run already: choose another, or --overwrite"],
+            [
+                f"opformer fit: {tmp_path} holds a run already: "
+                "--resume goes on with it, --overwrite replaces it"
+            ],
         )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     status, _, err = run(*fit, "--overwrite", "--seed", 5)
@@ -117,10 +120,58 @@ def test_a_run_is_not_overwritten_in_silence(place, run, tmp_path):
     assert (tmp_path / "best.pt").read_bytes() != before["best.pt"]
 
 
-def test_an_unfinished_run_counts_as_one(place, run, tmp_path):
-    (tmp_path / "last.pt").write_bytes(b"")
+@pytest.mark.parametrize("name", ["last.pt", "best.pt"])
+def test_a_part_of_a_run_counts_as_one(place, run, tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
     assert run("fit", place / "data", *FIT, "--out", tmp_path)[0] == 2
-    assert (tmp_path / "last.pt").read_bytes() == b""
+    assert (tmp_path / name).read_bytes() == b""
+
+
+def test_resume(place, run, tmp_path, monkeypatch):
+    """An interrupted run ends like one that is not; then there is nothing more to do."""
+    fit = ["fit", place / "data", *FIT, "--layers", 1, "--samples-per-mesh", 20, "--out"]
+    whole = run(*fit, tmp_path / "whole")[1]
+
+    def interrupt(row):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cli, "_print_epoch", interrupt)
+        assert run(*fit, tmp_path / "parts")[0] == 130
+    status, out, err = run(*fit, tmp_path / "parts", "--resume")
+    assert (status, err) == (0, [])
+    epochs = [line for line in out if line.startswith("epoch")]
+    assert [line.split()[:2] for line in epochs] == [["epoch", "2"]]
+    assert out[-2] == whole[-2]
+    a, b = (load(tmp_path / name / "last.pt").state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    status, out, err = run(*fit, tmp_path / "parts", "--resume")
+    assert (status, err) == (0, [])
+    assert not [line for line in out if line.startswith("epoch")]
+    assert out[-2] == whole[-2]
+
+
+def test_what_cannot_be_resumed(place, run, tmp_path):
+    """Nothing there: known before the data are read. Other options: named."""
+    status, out, err = run("fit", tmp_path / "nowhere", *FIT, "--out", tmp_path, "--resume")
+    assert (status, out) == (2, [])
+    assert err == [f"opformer fit: {tmp_path / 'last.pt'}: no such checkpoint"]
+    status, _, err = run(
+        "fit", place / "data", *FIT, "--layers", 2, "--seed", 7, "--out", place / "run", "--resume"
+    )
+    assert status == 2
+    assert err == [
+        f"opformer fit: {place / 'run' / 'last.pt'} cannot be resumed: "
+        "seed was 0, now 7; the model was another"
+    ]
+
+
+def test_fit_on_two_folders(place, run, tmp_path):
+    """And a file."""
+    data = [place / "data", place / "fine", place / "data" / "case_00.vtu"]
+    status, out, err = run("fit", *data, *FIT, "--layers", 1, "--out", tmp_path)
+    assert (status, err) == (0, [])
+    assert out[0].startswith("9 cases, 25 points in the first")
 
 
 def test_what_fit_takes_by_default(place, run, tmp_path, monkeypatch):
@@ -188,6 +239,13 @@ def test_inspect(run):
     assert str(MESHES / "tetra.vtu") in out
 
 
+def test_inspect_a_folder(place, run):
+    status, out, err = run("inspect", place / "data", MESHES / "tetra.vtu")
+    assert (status, err) == (0, [])
+    assert out[0].startswith(f"{place / 'data'}: 6 mesh files")
+    assert str(MESHES / "tetra.vtu") in out
+
+
 def test_as_a_module(place, tmp_path):
     """In a process of its own, errors included; no bars where nobody watches."""
 
@@ -249,6 +307,7 @@ def test_help_lists_the_commands(capsys):
             "must be a whole number, at least 1, got two",
         ),
         (["evaluate", "r", "x", "--device", "abacus"], "abacus cannot be used here"),
+        (["fit", "x", *FIT, "--out", "r", "--resume", "--overwrite"], "not allowed with argument"),
         ([], "required: COMMAND"),
     ],
 )
@@ -257,6 +316,19 @@ def test_wrong_arguments(arguments, message, capsys):
         main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_device_error_is_one_line(monkeypatch, capsys):
+    """What torch appends to it, a stack of C++ for instance, is left out."""
+
+    def fail(*_, **__):
+        raise RuntimeError("no kernel image\nException raised from here\nframe #0")
+
+    monkeypatch.setattr(torch, "empty", fail)
+    with pytest.raises(SystemExit):
+        main(["evaluate", "r", "x", "--device", "cuda:9"])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("cuda:9 cannot be used here (no kernel image)")
 
 
 # ---- what can go wrong
@@ -342,19 +414,19 @@ def test_training_that_diverges(place, run, tmp_path, monkeypatch):
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    def broken(path):
+    def broken(path, progress):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "inspect_mesh", broken)
+    monkeypatch.setattr(cli, "inspect_path", broken)
     with pytest.raises(ZeroDivisionError):
         main(["inspect", "a.vtu"])
 
 
 def test_interrupted(run, monkeypatch):
-    def interrupt(path):
+    def interrupt(path, progress):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "inspect_mesh", interrupt)
+    monkeypatch.setattr(cli, "inspect_path", interrupt)
     assert run("inspect", "a.vtu") == (130, [], ["opformer inspect: interrupted"])
 
 

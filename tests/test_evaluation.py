@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import exact_surrogate, line, smoothed, square, tiny_model, write_folder
+from cases import exact_surrogate, line, smoothed, square, tiny_model, write_folder, write_square
 from tolerances import difference
 
 from opformer import (
@@ -22,6 +22,7 @@ from opformer import (
     Surrogate,
     collate,
     evaluate,
+    read_mesh,
     refinement_study,
 )
 from opformer.evaluation import Evaluation, relative_l2
@@ -311,6 +312,60 @@ def test_refinement_without_labels_is_the_quadrature_error(dim, grade):
             operator(replace(plain[-1], target=samples[0].source)), truth, samples[0].source
         )
         assert off > 3 * study.errors[-1]
+
+
+def test_fields_of_other_units_count_alike():
+    """A surrogate's errors are taken field by field: pascals do not drown metres."""
+    surrogate = exact_surrogate(lambda f: torch.cat([1.1 * f, 1e6 * f, -1e6 * f], 1), u=1, p=2)
+    samples = []
+    for n in (9, 17):
+        f = smoothed(line(n), 3).fields
+        samples.append(Sample(line(n), f, outputs=torch.cat([f, 1e6 * f, -1.2e6 * f], 1)))
+    pressure = 0.2 / math.sqrt(1 + 1.2**2)
+    study = refinement_study(surrogate, samples)
+    assert difference(study.errors, [(0.1 + pressure) / 2] * 2) < 1e-12
+    together = refinement_study(lambda s: surrogate(s), samples)
+    assert difference(together.errors, [pressure] * 2) < 1e-9
+
+    def gain(f):  # moves by a tenth in the first field alone, when the mesh is refined
+        scale = 1.1 if f.numel() == 9 else 1.0
+        return torch.cat([scale * f, 1e6 * f, -1e6 * f], 1)
+
+    moving = exact_surrogate(gain, u=1, p=2)
+    moving.forward = lambda s: gain(s.fields)[:9] if s.size == 9 else gain(s.fields[::2])
+    study = refinement_study(moving, samples, labels=False)
+    first, second = (gain(s.fields[:: 1 if s.size == 9 else 2])[:, :1] for s in samples)
+    error, _ = relative_l2(first, second, samples[0].source)
+    assert difference(study.errors, [float(error) / 2]) < 1e-12
+
+
+def test_a_study_of_files(tmp_path):
+    """A data set is a sequence of samples; so is a generator."""
+    paths = [tmp_path / f"{n}.vtu" for n in (4, 8, 16)]
+    for path, n in zip(paths, (4, 8, 16), strict=True):
+        write_square(path, 1.0, n)
+    surrogate = exact_surrogate(lambda f: 1.1 * f, dim=2, f=1)
+    data = MeshDataset.from_layout(paths, surrogate.layout, cache=False, progress=False)
+    study = refinement_study(surrogate, data)
+    assert difference(study.errors, [0.1] * 3) < 1e-12
+    assert study.nodes == [25, 81, 289]
+    samples = (surrogate.layout.read(read_mesh(path), outputs=False) for path in paths)
+    itself = refinement_study(surrogate, samples, labels=False)
+    assert itself.nodes == [25, 81]
+    assert max(itself.errors) < 1e-12
+
+
+def test_samples_follow_the_operator():
+    """To its device; ``meta`` stands in for an accelerator as far as the move."""
+
+    class Elsewhere:
+        device = torch.device("meta")
+
+        def __call__(self, sample):
+            raise RuntimeError(f"called on {sample.fields.device}, {sample.source.points.device}")
+
+    with pytest.raises(RuntimeError, match="called on meta, meta"):
+        refinement_study(Elsewhere(), [shifted(9, 1.0)])
 
 
 def test_the_dimension_of_a_surface():

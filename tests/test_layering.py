@@ -32,7 +32,7 @@ LEVELS = (
     ("surrogate",),
     ("evaluation",),
     ("refinement", "plotting"),
-    ("training",),
+    ("training", "_run"),
     ("testing", "_contracts"),
     ("__init__",),
     ("cli",),
@@ -41,9 +41,15 @@ LEVELS = (
 LEVEL = {module: level for level, modules in enumerate(LEVELS) for module in modules}
 
 # What only one module knows.
-OWNERS = {"meshio": "mesh", "matplotlib": "plotting", "torch.distributed": "distributed"}
+OWNERS = {
+    "meshio": "mesh",
+    "pyvista": "mesh",
+    "vtkmodules": "mesh",
+    "matplotlib": "plotting",
+    "torch.distributed": "distributed",
+}
 # What names no concrete model.
-MODEL_FREE = ("sample", "layout", "data", "surrogate", "evaluation", "training")
+MODEL_FREE = ("sample", "layout", "data", "surrogate", "evaluation", "training", "_run")
 
 MAX_MODULE_LINES = 300
 MAX_FUNCTION_LINES = 60  # without the docstring

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cases import line, smoothed, tiny_model, write_folder
 from tolerances import difference
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from opformer import (
     Layout,
@@ -18,13 +18,13 @@ from opformer import (
     Sample,
     Standardizer,
     Surrogate,
+    _run,
     collate,
     evaluate,
     fit,
     load,
     plotting,
     read_mesh,
-    training,
 )
 from opformer.checkpoint import load_checkpoint
 from opformer.evaluation import relative_l2
@@ -166,13 +166,13 @@ def test_the_global_random_state_does_not_count():
 def seen_names(monkeypatch):
     """Names of the cases that are trained on, and of those validated, as they come."""
     train, validated = set(), set()
-    errors = training._errors
+    errors = _run._errors
 
     def watched(surrogate, batch):
         (train if surrogate.training else validated).update(batch.name.split(","))
         return errors(surrogate, batch)
 
-    monkeypatch.setattr(training, "_errors", watched)
+    monkeypatch.setattr(_run, "_errors", watched)
     return train, validated
 
 
@@ -212,13 +212,13 @@ def test_other_data_to_validate_on(monkeypatch, tmp_path):
 def test_samples_per_mesh(monkeypatch):
     """New points at every step, with the measure of all; smaller meshes stay whole."""
     seen = []
-    step = training.loss
+    step = _run.loss
 
     def watched(surrogate, batch):
         seen.append(batch)
         return step(surrogate, batch)
 
-    monkeypatch.setattr(training, "loss", watched)
+    monkeypatch.setattr(_run, "loss", watched)
     quick(waves(4), samples_per_mesh=11, validation=waves(1, 50), batch_size=1, epochs=3)
     sizes = {batch.name: batch.source.size for batch in seen}
     assert sizes == {"wave 0": 9, "wave 1": 11, "wave 2": 11, "wave 3": 11}
@@ -239,7 +239,7 @@ def test_best_is_the_best_epoch_and_last_the_last(tmp_path, monkeypatch):
         states.append(weights(run.surrogate))
         return {"u": errors[len(states) - 1]}
 
-    monkeypatch.setattr(training.Run, "_validate", validate)
+    monkeypatch.setattr(_run.Run, "_validate", validate)
     surrogate = quick(waves(), epochs=4, out=tmp_path)
     assert torch.equal(weights(surrogate), states[1])
     assert torch.equal(weights(load(tmp_path)), states[1])
@@ -311,6 +311,173 @@ def test_each_epoch_is_reported(tmp_path):
     assert [row["epoch"] for row in rows] == [1, 2, 3]
 
 
+# ---- resumption
+
+
+def after(epoch):
+    """A report that interrupts the fit when that epoch is on disk."""
+
+    def report(row):
+        if row["epoch"] == epoch:
+            raise KeyboardInterrupt
+
+    return report
+
+
+FOUR = {"epochs": 4, "samples_per_mesh": 8, "seed": 3, "learning_rate": 2e-2}
+
+
+def interrupted(out, epoch=2, **options):
+    with pytest.raises(KeyboardInterrupt):
+        quick(waves(), out=out, report=after(epoch), **(FOUR | options))
+
+
+def rows(out):
+    """The history without the clock."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history(out)]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_four_epochs_are_two_and_two(tmp_path, epoch):
+    """Bit for bit, from any epoch, into a model and a random state that are others."""
+    whole = quick(waves(), out=tmp_path / "whole", **FOUR)
+    interrupted(tmp_path / "parts", epoch)
+    torch.manual_seed(99)
+    other = tiny_model(1, 1, 1)
+    reported = []
+    resumed = quick(
+        waves(), other, out=tmp_path / "parts", resume=True, report=reported.append, **FOUR
+    )
+    assert [row["epoch"] for row in reported] == list(range(epoch + 1, 5))
+    assert torch.equal(weights(resumed), weights(whole))
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+    last, expected = (load_checkpoint(tmp_path / run / "last.pt") for run in ("parts", "whole"))
+    for name, value in expected["model"]["state"].items():
+        assert torch.equal(last["model"]["state"][name], value)
+    for key, moments in expected["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(last["optimizer"]["state"][key][name], value)
+    assert last["schedule"] == expected["schedule"]
+    assert torch.equal(last["random"], expected["random"])
+
+
+def test_the_best_may_be_from_before_the_interruption(tmp_path, monkeypatch):
+    errors, states = [0.3, 0.5, 0.4, 0.6], []
+
+    def validate(run, data):
+        states.append(weights(run.surrogate))
+        return {"u": errors[len(states) - 1]}
+
+    monkeypatch.setattr(_run.Run, "_validate", validate)
+    interrupted(tmp_path)
+    surrogate = quick(waves(), out=tmp_path, resume=True, **FOUR)
+    assert len(states) == 4
+    assert torch.equal(weights(surrogate), states[0])
+    assert torch.equal(weights(load(tmp_path)), states[0])
+    best, last = (load_checkpoint(tmp_path / f"{name}.pt") for name in ("best", "last"))
+    assert (best["epoch"], best["best"], last["epoch"], last["best"]) == (1, 0.3, 4, 0.3)
+
+
+def test_cut_off_between_the_two_files(tmp_path, monkeypatch):
+    """``best.pt`` is an epoch ahead of ``last.pt``; that epoch is repeated."""
+    quick(waves(), out=tmp_path / "whole", **FOUR)
+    save = Surrogate.save
+
+    def cut(surrogate, path, **more):
+        if path.name == "last.pt" and more["epoch"] == 3:
+            raise KeyboardInterrupt
+        save(surrogate, path, **more)
+
+    monkeypatch.setattr(Surrogate, "save", cut)
+    monkeypatch.setattr(_run.Run, "_validate", lambda run, data: {"u": 1 / (1 + len(run.history))})
+    with pytest.raises(KeyboardInterrupt):
+        quick(waves(), out=tmp_path / "parts", **FOUR)
+    monkeypatch.undo()
+    best, last = (load_checkpoint(tmp_path / "parts" / f"{name}.pt") for name in ("best", "last"))
+    assert (best["epoch"], last["epoch"]) == (3, 2)
+    quick(waves(), out=tmp_path / "parts", resume=True, **FOUR)
+    last = load(tmp_path / "parts" / "last.pt")
+    assert torch.equal(weights(last), weights(load(tmp_path / "whole" / "last.pt")))
+
+
+def test_a_complete_run_is_returned_as_it_is(tmp_path):
+    surrogate = quick(waves(), out=tmp_path, **FOUR)
+    before = {name: (tmp_path / name).read_bytes() for name in ("best.pt", "last.pt")}
+    torch.manual_seed(99)
+    again = quick(
+        waves(), tiny_model(1, 1, 1), out=tmp_path, resume=True, report=pytest.fail, **FOUR
+    )
+    assert torch.equal(weights(again), weights(surrogate))
+    assert not again.training
+    assert before == {name: (tmp_path / name).read_bytes() for name in before}
+
+
+def test_a_resumed_fit_leaves_the_global_random_state(tmp_path):
+    interrupted(tmp_path)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    model = tiny_model(1, 1, 1)
+    torch.manual_seed(5)
+    quick(waves(), model, out=tmp_path, resume=True, **FOUR)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 6}, "epochs was 4, now 6"),
+        ({"batch_size": 2}, "batch_size was 3, now 2"),
+        ({"learning_rate": 1e-3}, "learning_rate was 0.02, now 0.001"),
+        ({"weight_decay": 0.0}, "weight_decay was 0.0001, now 0.0"),
+        ({"clip": 2}, "clip was 1.0, now 2.0"),
+        ({"samples_per_mesh": None}, "samples_per_mesh was 8, now None"),
+        ({"seed": 4}, "seed was 3, now 4"),
+        ({"validation": 0.25}, "cases was 7, now 6; validation_cases was 1, now 2"),
+        ({"layout": Layout(inputs={"f": 1}, outputs={"u": 1}, axes=[0])}, "the layout of the fi"),
+        ({"model": tiny_model(1, 1, 1, layers=2)}, "the model was another"),
+    ],
+)
+def test_only_the_same_fit_is_resumed(tmp_path, change, message):
+    interrupted(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=rf"last\.pt cannot be resumed: {message}"):
+        quick(waves(), **(FOUR | {"out": tmp_path, "resume": True} | change))
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_the_order_of_the_fields_counts(tmp_path):
+    samples = [replace(s, fields=torch.cat([s.fields, s.fields**2], 1)) for s in waves()]
+    a, b = (Layout(inputs=dict.fromkeys(names, 1), outputs={"u": 1}) for names in ("fg", "gf"))
+    options = FOUR | {"out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        quick(samples, tiny_model(1, 2, 1), layout=a, report=after(1), **options)
+    with pytest.raises(ValueError, match="the layout of the fields was another"):
+        quick(samples, tiny_model(1, 2, 1), layout=b, resume=True, **options)
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(ValueError, match=r"run.last\.pt: no such checkpoint"):
+        quick(waves(), out=tmp_path / "run", resume=True)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="resume needs out"):
+        quick(waves(), resume=True)
+    surrogate = quick(waves(), out=tmp_path)
+    surrogate.save(tmp_path / "last.pt")
+    with pytest.raises(ValueError, match=r"not the state of a fit, \['best', 'epoch', 'hist"):
+        quick(waves(), out=tmp_path, resume=True)
+
+
+def test_numbers_of_numpy(tmp_path):
+    """A sweep over them leaves files that can be read, and resumed."""
+    options = {"epochs": np.int64(2), "learning_rate": np.float64(1e-3), "seed": np.int64(1)}
+    with pytest.raises(KeyboardInterrupt):
+        quick(waves(), out=tmp_path, report=after(1), batch_size=np.int32(3), **options)
+    plan = load_checkpoint(tmp_path / "last.pt")["plan"]
+    assert {type(value) for value in plan.values()} == {int, float, type(None)}
+    quick(waves(), out=tmp_path, epochs=2, learning_rate=1e-3, seed=1, resume=True)
+    assert len(history(tmp_path)) == 2
+
+
 # ---- data sets
 
 
@@ -333,18 +500,62 @@ def test_a_mesh_data_set_with_parameters_and_a_part_of_it(tmp_path):
     assert difference(surrogate.predict(mesh).point_data["g_predicted"], fast) > 1e-6
 
 
+def test_a_part_of_a_part(tmp_path):
+    data = MeshDataset(write_folder(tmp_path, cases=4), outputs=["g"], progress=False)
+    part = Subset(Subset(data, [0, 1, 3]), [0, 2])
+    surrogate = quick(part, tiny_model(2, 1, 1), validation=Subset(Subset(data, [2]), [0]))
+    assert surrogate.layout is data.layout
+
+
+def test_data_of_another_layout(tmp_path):
+    """The same fields on the same nodes, in another order or with another length of boundary."""
+    folder = write_folder(tmp_path / "a", cases=3)
+    data = MeshDataset(folder, inputs=["f", "speed"], outputs=["g"], progress=False)
+    options = {"inputs": ["speed", "f"], "outputs": ["g"], "progress": False}
+    swapped = MeshDataset(folder, **options)
+    model = tiny_model(2, 3, 1)
+    for validation in (swapped, Subset(swapped, [0])):
+        with pytest.raises(
+            ValueError, match=r"validation has another .* MeshDataset\.from_layout\(files, layout\)"
+        ):
+            quick(data, model, validation=validation)
+    with pytest.raises(ValueError, match="train has another layout"):
+        quick(data, model, layout=swapped.layout)
+    right = MeshDataset.from_layout(folder, data.layout, progress=False)
+    assert quick(data, model, validation=right).layout is data.layout
+
+
+def test_bare_samples_with_a_boundary_need_a_layout(tmp_path):
+    data = MeshDataset(write_folder(tmp_path, cases=3), outputs=["g"], progress=False)
+    for train in (list(data), ConcatDataset([data, data])):
+        with pytest.raises(ValueError, match="layout="):
+            quick(train, tiny_model(2, 1, 1))
+        surrogate = quick(train, tiny_model(2, 1, 1), layout=data.layout)
+        assert surrogate.layout is data.layout
+
+
+def test_the_layout_of_bare_samples():
+    assert quick(waves()).layout == Layout(inputs={"input": 1}, outputs={"output": 1}, axes=[0])
+    samples = [
+        replace(s, fields=s.fields[:, :0], parameters=torch.full((2,), float(i)))
+        for i, s in enumerate(waves())
+    ]
+    layout = quick(samples, tiny_model(1, 0, 1, parameter_channels=2)).layout
+    assert layout == Layout(outputs={"output": 1}, parameters={"parameter": 2}, axes=[0])
+
+
 def test_random_points_of_volume_and_boundary(tmp_path, monkeypatch):
     """Each measure is thinned by itself; a mesh without a boundary takes part."""
     data = MeshDataset(write_folder(tmp_path, cases=3), outputs=["g"], progress=False)
     closed = replace(data[0], boundary=torch.zeros_like(data[0].boundary), name="closed")
     seen = []
-    step = training.loss
+    step = _run.loss
 
     def watched(surrogate, batch):
         seen.append(batch)
         return step(surrogate, batch)
 
-    monkeypatch.setattr(training, "loss", watched)
+    monkeypatch.setattr(_run, "loss", watched)
     samples = [*data, closed]
     quick(
         samples,
@@ -382,14 +593,12 @@ def test_a_loss_that_is_not_finite(tmp_path):
     samples[3] = replace(samples[3], fields=samples[3].fields * float("inf"))
     torch.manual_seed(1)
     scale = Standardizer.fit(waves())
-    run = training.Run(
-        Surrogate(tiny_model(1, 1, 1), scale, Layout(outputs={"u": 1})),
-        training.Steps(samples, 8, None),
-        epochs=1,
-        learning_rate=1e-3,
-        weight_decay=0.0,
-        clip=1.0,
-    )
+    surrogate = Surrogate(tiny_model(1, 1, 1), scale, Layout(outputs={"u": 1}))
+    plan = _run.Plan(
+        cases=8, validation_cases=1, epochs=1, batch_size=8, learning_rate=1e-3, weight_decay=0.0,
+        clip=1.0, samples_per_mesh=None, seed=0,
+    )  # fmt: skip
+    run = _run.Run(surrogate, samples, plan)
     before = weights(run.surrogate)
     with pytest.raises(
         FloatingPointError, match=r"the loss is nan in epoch 1 \(.*wave 3.*\); lower"
@@ -419,6 +628,16 @@ def test_refused(train, options, message):
 
 def test_a_folder_that_cannot_be_made_is_known_at_once(tmp_path, monkeypatch):
     (tmp_path / "run").write_text("a file")
-    monkeypatch.setattr(training.Run, "epoch", lambda *_: pytest.fail("trained before that"))
+    monkeypatch.setattr(_run.Run, "epoch", lambda *_: pytest.fail("trained before that"))
     with pytest.raises(FileExistsError):
         quick(waves(), out=tmp_path / "run")
+
+
+def test_a_model_that_cannot_be_written_is_known_at_once(tmp_path, monkeypatch):
+    class Local(torch.nn.Module):
+        """Not at the top of a module."""
+
+    monkeypatch.setattr(_run.Run, "epoch", lambda *_: pytest.fail("trained before that"))
+    with pytest.raises(TypeError, match="Local must be defined at the top of a module"):
+        quick(waves(), Local(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
