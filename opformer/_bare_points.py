@@ -1,4 +1,4 @@
-"""Quadrature weights of bare points; public as :func:`opformer.quadrature.point_weights`."""
+"""Bare points: their weights, and the axes they are flat along; public in `opformer.quadrature`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from scipy.spatial import Delaunay, KDTree
 
 from opformer._cells import cell_integrals
 
-__all__ = ["point_weights"]
+__all__ = ["flat_axes", "point_weights"]
 
-_FLAT = 1e-6  # extent over the largest extent up to which the points do not span an axis
+# Of the largest extent: float32 coordinates of a plane are noisy at 1e-7.
+_FLAT = 1e-6
+
+
+def flat_axes(points: np.ndarray) -> list[int]:
+    """Axes along which points (n, d) extend by at most 1e-6 of their largest extent.
+
+    Examples
+    --------
+    >>> flat_axes(np.array([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 1.0 + 1e-9]]))
+    [2]
+    """
+    extent = np.ptp(np.asarray(points, dtype=np.float64), axis=0)
+    return np.flatnonzero(extent <= _FLAT * extent.max()).tolist()
 
 
 def point_weights(

@@ -181,7 +181,7 @@ def _inspect(options: argparse.Namespace) -> None:
 def _fit(options: argparse.Namespace) -> None:
     _check_run(options.out, resume=options.resume, overwrite=options.overwrite)
     data = MeshDataset(
-        options.data[0] if len(options.data) == 1 else options.data,
+        options.data,
         inputs=options.inputs,
         outputs=options.outputs,
         parameters=options.parameters,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
-from typing import Any
 
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
@@ -18,8 +18,7 @@ from opformer.mesh import (
     field_location,
     field_names,
     flat_axes,
-    is_mesh_file,
-    read_field,
+    mesh_files,
     read_mesh,
 )
 from opformer.sample import Sample
@@ -28,11 +27,12 @@ __all__ = ["MeshDataset"]
 
 
 class MeshDataset(Dataset[Sample]):
-    """A folder of mesh files as a data set: one file a case, in the order of their names.
+    """Mesh files as a data set: one file a case.
 
     Parameters
     ----------
-    files : path of a folder, of a file, or a list of files
+    files : path of a folder or of a file, or a list of such paths
+        The files of a folder come in the order of their names, a list keeps its own.
     inputs, outputs : names of fields
         On nodes or cells; vectors count with all their components. No inputs: the geometry is the
         input.
@@ -40,8 +40,6 @@ class MeshDataset(Dataset[Sample]):
         They enter as global inputs.
     at : "points" or "cells", optional
         Where the samples live; by default where the first output lives in the first file.
-    axes : list of int, optional
-        Coordinate axes to use; by default all that are not flat in every file.
     boundary : bool
         Whether the boundary, with its own measure, is a part of the source (see
         :mod:`opformer.layout`). Inputs that are zero at all other nodes, in every file, are then
@@ -53,6 +51,7 @@ class MeshDataset(Dataset[Sample]):
 
     Attributes
     ----------
+    files : list of Path
     layout : Layout
     notes : list of str
         What was done that a user should know of: fields moved, axes left out.
@@ -71,38 +70,27 @@ class MeshDataset(Dataset[Sample]):
         outputs: Sequence[str] = (),
         parameters: Sequence[str] = (),
         at: Location | None = None,
-        axes: Sequence[int] | None = None,
         boundary: bool = True,
         cache: bool = True,
         progress: bool = True,
     ) -> None:
-        self.files, self.cache, self.progress = _files(files), cache, progress
-        self.notes: list[str] = []
-        self._samples: dict[int, Sample] = {}
         names = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
         _check_names(names)
-        first = read_mesh(self.files[0])
-        with _named(self.files[0]):
-            at = at or (field_location(first, outputs[0]) if outputs else "points")
-            counts = {
-                what: {name: read_field(first, name, at).shape[1] for name in given}
-                for what, given in names.items()
-            }
-        everything = range(first.points.shape[1])
-        self.layout = Layout(
-            inputs=counts["inputs"],
-            outputs=counts["outputs"],
-            parameters=counts["parameters"],
-            at=at,
-            axes=list(everything if axes is None else axes),
-            boundary=boundary,
-            boundary_length=MeasuredMesh(first).boundary_length if boundary else 1.0,
-        )
-        self._survey(look_for_flat=axes is None)
-        here = field_names(first)[at == "cells"]
-        for name in (*inputs, *outputs):
-            if name not in here and name not in self.layout.boundary_inputs:
-                self.notes.append(f"field {name!r} is moved to the {at} by the measure")
+        self.files = _files(files)
+        self._samples: list[Sample] = []
+        layout, findings = Layout(), []
+        for i, path in enumerate(_bar(self.files, progress)):
+            with _named(path):
+                mesh = MeasuredMesh(read_mesh(path))
+                layout = layout if i else _first_layout(mesh, names, at, boundary)
+                sample = layout.gather(mesh, path.name)
+                findings.append(_findings(mesh, sample, layout))
+            if cache:
+                self._samples.append(sample)
+        self.layout, self.notes = _conclude(layout, findings)
+        for i, sample in enumerate(self._samples):
+            with _named(self.files[i]):
+                self._samples[i] = self.layout.settle(sample)
 
     @classmethod
     def from_layout(
@@ -115,10 +103,9 @@ class MeshDataset(Dataset[Sample]):
     ) -> MeshDataset:
         """Another folder, read as the layout of a fitted surrogate says."""
         data = cls.__new__(cls)
-        data.files, data.layout, data.notes, data._samples = _files(files), layout, [], {}
-        data.cache, data.progress = cache, progress
+        data.files, data.layout, data.notes, data._samples = _files(files), layout, [], []
         if cache:
-            data._samples = {i: data._read(i) for i in data._bar(range(len(data)))}
+            data._samples = [_read(path, layout) for path in _bar(data.files, progress)]
         return data
 
     def __len__(self) -> int:
@@ -127,70 +114,110 @@ class MeshDataset(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         if not -len(self) <= index < len(self):
             raise IndexError(f"case {index} of {len(self)}")
-        index %= len(self)
-        return self._samples[index] if index in self._samples else self._read(index)
+        return self._samples[index] if self._samples else _read(self.files[index], self.layout)
 
     @property
     def dim(self) -> int:
         """Number of coordinates of the samples."""
-        return len(self.layout.axes)
+        return self.layout.dim
 
     @property
     def in_channels(self) -> int:
-        """Channels of the input fields together."""
+        """Components of the inputs together, and one that says what is boundary if that is read."""
         return self.layout.in_channels
 
     @property
     def out_channels(self) -> int:
-        """Channels of the output fields together."""
-        return sum(self.layout.outputs.values())
+        """Components of the outputs together."""
+        return self.layout.out_channels
 
     @property
     def parameter_channels(self) -> int:
         """Components of the parameters together."""
-        return sum(self.layout.parameters.values())
+        return self.layout.parameter_channels
 
-    def _read(self, index: int) -> Sample:
-        path = self.files[index]
-        with _named(path):
-            return self.layout.read(read_mesh(path), path.name)
 
-    def _bar(self, items: Iterable[Any]) -> Iterable[Any]:
-        return tqdm(items, desc="reading", unit="file", disable=not self.progress, leave=False)
+@dataclass(frozen=True)
+class _Findings:
+    """What one file has to say about the layout of all."""
 
-    def _survey(self, *, look_for_flat: bool) -> None:
-        """One pass over the files: fill the cache, find flat axes and inputs of the boundary."""
-        flat = set(self.layout.axes) if look_for_flat else set()
-        quiet, loud = set(self.layout.inputs) if self.layout.boundary else set(), set()
-        for i in self._bar(range(len(self))):
-            with _named(self.files[i]):
-                mesh = MeasuredMesh(read_mesh(self.files[i]))
-                sample = self.layout.read(mesh, self.files[i].name)
-                quiet = {n for n in quiet if n in mesh.mesh.point_data and mesh.zero_inside(n)}
-                loud |= {n for n in quiet if mesh.acts_on_boundary(n)}
-            flat &= set(flat_axes(sample.source.points.numpy()))
-            if self.cache:
-                self._samples[i] = sample
-        axes = [axis for axis in self.layout.axes if axis not in flat]
-        names = [name for name in self.layout.inputs if name in quiet & loud]
-        self.notes += [f"input {n!r} is zero off the boundary and lives there alone" for n in names]
-        if flat and axes:
-            left = ", ".join("xyz"[axis] for axis in sorted(flat))
-            self.notes.append(f"axis {left} is flat in all {len(self)} files and is left out")
-        axes = axes or self.layout.axes
-        remaining = [self.layout.axes.index(axis) for axis in axes]  # counted as the samples do
-        self.layout = replace(self.layout, axes=axes, boundary_inputs=names)
-        settle = replace(self.layout, axes=remaining).settle
-        self._samples = {i: settle(sample) for i, sample in self._samples.items()}
+    dim: int
+    axes: set[int]  # that it extends along
+    moved: set[str]  # fields that do not live where the samples do
+    quiet: set[str]  # inputs that are zero off the boundary
+    loud: set[str]  # and those of them that are not zero on it
+    volume: float
+    surface: float
+
+
+def _first_layout(
+    mesh: MeasuredMesh, names: dict[str, Sequence[str]], at: Location | None, boundary: bool
+) -> Layout:
+    """Where the samples live and how many components the fields have, by the first file."""
+    if at is None:
+        at = field_location(mesh.mesh, names["outputs"][0]) if names["outputs"] else "points"
+    inputs, outputs, parameters = (
+        {name: mesh.field(name, at).shape[1] for name in names[what]}
+        for what in ("inputs", "outputs", "parameters")
+    )
+    return Layout(inputs, outputs, parameters, at, boundary=boundary)
+
+
+def _findings(mesh: MeasuredMesh, sample: Sample, layout: Layout) -> _Findings:
+    point_fields, cell_fields = field_names(mesh.mesh)
+    here = point_fields if layout.at == "points" else cell_fields
+    dim = sample.source.dim
+    candidates = layout.inputs.keys() & point_fields if layout.boundary else set()
+    quiet = {name for name in candidates if mesh.zero_inside(name)}
+    return _Findings(
+        dim=dim,
+        axes=set(range(dim)) - set(flat_axes(sample.source.points.numpy())),
+        moved={*layout.inputs, *layout.outputs} - set(here),
+        quiet=quiet,
+        loud={name for name in quiet if mesh.acts_on_boundary(name)},
+        volume=float(mesh.domain().total),
+        surface=float(mesh.boundary.sum()) if layout.boundary else 0.0,
+    )
+
+
+def _conclude(layout: Layout, findings: list[_Findings]) -> tuple[Layout, list[str]]:
+    """The layout for all files, whatever their order, and what to note about it."""
+    coordinates = range(max(f.dim for f in findings))
+    axes = sorted(set().union(*(f.axes for f in findings))) or list(coordinates)
+    acting = set.intersection(*(f.quiet for f in findings))
+    acting &= set().union(*(f.loud for f in findings))
+    moved = set().union(*(f.moved for f in findings))
+    surface = fsum(f.surface for f in findings)
+    names = [name for name in layout.inputs if name in acting]
+    notes = [f"input {name!r} is zero off the boundary and lives there alone" for name in names]
+    if flat := ", ".join("xyz"[axis] for axis in coordinates if axis not in axes):
+        notes.append(f"axis {flat} is flat in all {len(findings)} files and is left out")
+    notes += [
+        f"field {name!r} is moved to the {layout.at} by the measure"
+        for name in {**layout.inputs, **layout.outputs}
+        if name in moved - acting
+    ]
+    length = fsum(f.volume for f in findings) / surface if surface else 1.0
+    return replace(layout, axes=axes, boundary_inputs=names, boundary_length=length), notes
+
+
+def _read(path: Path, layout: Layout) -> Sample:
+    with _named(path):
+        return layout.read(read_mesh(path), path.name)
+
+
+def _bar(files: list[Path], progress: bool) -> Iterable[Path]:
+    return tqdm(files, desc="reading", unit="file", disable=not progress, leave=False)
 
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Put the file's name before the message of a :class:`MeshError`."""
+    """Put the file's name before the message of an error about its mesh."""
     try:
         yield
-    except MeshError as error:
-        raise error if str(path) in str(error) else MeshError(f"{path}: {error}") from error
+    except ValueError as error:
+        known = isinstance(error, MeshError) and str(path) in str(error)
+        raise error if known else MeshError(f"{path}: {error}") from error
 
 
 def _check_names(names: dict[str, Sequence[str]]) -> None:
@@ -200,17 +227,19 @@ def _check_names(names: dict[str, Sequence[str]]) -> None:
 
 
 def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
-    if not isinstance(files, str | Path):
-        found = [Path(f) for f in files]
-        if not found:
-            raise MeshError("no mesh files: the list is empty")
-        return found
-    path = Path(files)
+    paths = [files] if isinstance(files, str | Path) else list(files)
+    if not paths:
+        raise MeshError("no mesh files: the list is empty")
+    return [file for path in paths for file in _expanded(Path(path))]
+
+
+def _expanded(path: Path) -> list[Path]:
+    """A file as it is, a folder as its mesh files in the order of their names."""
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise MeshError(f"{path}: no such file or folder")
-    found = sorted(f for f in path.iterdir() if is_mesh_file(f))
+    found = mesh_files(path)
     if not found:
         raise MeshError(
             f"{path}: no mesh files in this folder, expected one for each case "

@@ -4,10 +4,12 @@ All fields of a case are brought to one location, nodes or cells; what lives at 
 there by the measure.
 
 The source is Ω and its boundary Γ: the nodes of Γ are a second set of points, under
-:math:`\mu + \ell\,\sigma` with σ the boundary measure and ℓ a fixed length, and one more input
-channel says which is which. So the shape of a domain is an input, not something to be guessed from
-where its points end. A field that is zero away from the boundary, a traction for instance, lives on
-Γ alone. It is no function on Ω: a finer mesh gives its nodes less area, and in the limit none.
+:math:`\mu + \ell\,\sigma` with σ the boundary measure and
+:math:`\ell = \sum|\Omega|\,/\,\sum|\Gamma|`, summed over the files of the training set, and one
+more input channel says which is which. So the shape of a domain is an input, not something to be
+guessed from where its points end. A field that is zero away from the boundary, a traction for
+instance, lives on Γ alone. It is no function on Ω: a finer mesh gives its nodes less area, and in
+the limit none.
 """
 
 from __future__ import annotations
@@ -18,31 +20,40 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from opformer.domain import Domain
 from opformer.errors import MeshError
-from opformer.mesh import Location, boundary_weights, field_location, flat_axes, read_field
+from opformer.mesh import Location, blocks, boundary_weights, field_location, flat_axes, read_field
+from opformer.mesh.field_report import CONSTANT
+from opformer.quadrature import lumping
 from opformer.sample import Sample
 
 __all__ = ["Layout", "MeasuredMesh", "project"]
 
-# A parameter is a field that is constant over its file, up to the digits a file keeps.
-CONSTANT = 1e-6
-
 
 class MeasuredMesh:
-    """A mesh and its measures, each computed once, where it is first asked for."""
+    """A mesh, its lumping matrix and measures, each computed once, where it is first asked for."""
 
     def __init__(self, mesh: Any) -> None:
         self.mesh = mesh
         self._domains: dict[str, Domain] = {}
 
+    @cached_property
+    def lumping(self) -> csr_array:
+        """Lumped mass of the nodes in the cells, see :func:`opformer.quadrature.lumping`."""
+        return lumping(self.mesh.points, blocks(self.mesh))
+
     def domain(self, at: Location = "points") -> Domain:
         """The measure of the volume, at the nodes or the cells."""
         if at not in self._domains:
-            self._domains[at] = Domain.from_mesh(self.mesh, at=at)
+            self._domains[at] = self._nodes() if at == "points" else Domain.from_mesh(self.mesh, at)
         return self._domains[at]
+
+    def field(self, name: str, at: Location) -> np.ndarray:
+        """A field at the nodes or the cells, see :func:`opformer.mesh.read_field`."""
+        return read_field(self.mesh, name, at, matrix=self.lumping)
 
     @cached_property
     def boundary(self) -> np.ndarray:
@@ -54,20 +65,18 @@ class MeasuredMesh:
         """Mask of the nodes off the boundary; orphans are neither on nor off."""
         return (self.boundary == 0) & ~self.domain().null.numpy()
 
-    @property
-    def boundary_length(self) -> float:
-        """ℓ = |Ω| / |Γ|, so that the boundary weighs about as much as the volume."""
-        length = float(self.boundary.sum())
-        return float(self.domain().total) / length if length else 1.0
-
     def zero_inside(self, name: str) -> bool:
         """Whether a field is zero at all nodes off the boundary, if there are any."""
-        return not read_field(self.mesh, name, "points")[self.inside].any()
+        return not self.field(name, "points")[self.inside].any()
 
     def acts_on_boundary(self, name: str) -> bool:
         """Whether a field is not zero on the boundary, of a mesh that has an inside as well."""
-        values = read_field(self.mesh, name, "points")[self.boundary > 0]
+        values = self.field(name, "points")[self.boundary > 0]
         return bool(self.inside.any() and values.any())
+
+    def _nodes(self) -> Domain:
+        points = np.asarray(self.mesh.points, dtype=float)
+        return Domain(torch.from_numpy(points), torch.from_numpy(self.lumping.sum(axis=1)))
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,9 @@ class Layout:
     boundary_inputs : list of str
         Inputs that live on the boundary alone.
     boundary_length : float
-        The length ℓ that stands before the boundary measure, in the mesh's units.
+        The length ℓ that stands before the boundary measure, in the mesh's units: Σ|Ω| / Σ|Γ| over
+        the files of the training set, so that there the boundary weighs as much as the volume, or
+        1 if none of them has a boundary.
     """
 
     inputs: dict[str, int] = field(default_factory=dict)
@@ -97,10 +108,31 @@ class Layout:
     boundary_inputs: list[str] = field(default_factory=list)
     boundary_length: float = 1.0
 
+    def __eq__(self, other: object) -> bool:
+        # The order of the fields is that of the channels; equal dicts need not have one order.
+        return isinstance(other, Layout) and str(self) == str(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it holds lists
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates in use."""
+        return len(self.axes)
+
     @property
     def in_channels(self) -> int:
-        """Channels of the input fields together."""
+        """Components of the inputs together, and one that says what is boundary if that is read."""
         return sum(self.inputs.values()) + self.boundary
+
+    @property
+    def out_channels(self) -> int:
+        """Components of the outputs together."""
+        return sum(self.outputs.values())
+
+    @property
+    def parameter_channels(self) -> int:
+        """Components of the parameters together."""
+        return sum(self.parameters.values())
 
     def split(self, y: Tensor) -> dict[str, Tensor]:
         """Output channels (..., out_channels) by field, each (..., components)."""
@@ -108,47 +140,56 @@ class Layout:
         return dict(zip(self.outputs, parts, strict=True))
 
     def read(self, mesh: Any, name: str = "", *, outputs: bool = True) -> Sample:
-        """The sample of one mesh (a ``meshio.Mesh``, or one that is measured already).
+        """The sample of one mesh, a ``meshio.Mesh``.
 
         Raises
         ------
         MeshError
             If a field is missing, has other components than the layout says, holds NaN, is no
             constant where a parameter is wanted, or is not zero off the boundary where it should
-            be; or if the mesh extends along an axis that was flat in training.
+            be; or if the mesh has no measure, or extends along an axis that was flat in training.
         """
-        mesh = mesh if isinstance(mesh, MeasuredMesh) else MeasuredMesh(mesh)
+        mesh = MeasuredMesh(mesh)
+        sample = self.gather(mesh, name, outputs=outputs)
+        for load in self.boundary_inputs:
+            if not mesh.zero_inside(load):
+                raise MeshError(f"input {load!r} must be zero off the boundary, and is not")
+        return self.settle(sample)
+
+    def gather(self, mesh: MeasuredMesh, name: str = "", *, outputs: bool = True) -> Sample:
+        """The fields and measures of a mesh, before it is known what :meth:`settle` needs."""
+        source = mesh.domain(self.at)
+        if not source.total > 0:
+            raise MeshError("the total measure of the cells is zero")
         parameters = [_constant(mesh, p, n) for p, n in self.parameters.items()]
         sample = Sample(
-            source=mesh.domain(self.at),
+            source=source,
             fields=_channels(mesh, self.inputs, self.at),
             parameters=torch.cat([torch.zeros(0, dtype=torch.float64), *parameters]),
             outputs=_channels(mesh, self.outputs, self.at) if outputs else None,
             name=name,
         )
-        return self.settle(self._with_boundary(sample, mesh) if self.boundary else sample)
+        return self._with_boundary(sample, mesh) if self.boundary else sample
 
     def settle(self, sample: Sample) -> Sample:
-        """The sample on the axes in use, with its boundary inputs on the boundary alone."""
-        sample = replace(sample, source=project(sample.source, self.axes))
-        if sample.boundary is None or not self.boundary_inputs:
-            return sample
-        on_boundary = [
-            n in self.boundary_inputs for n, count in self.inputs.items() for _ in range(count)
-        ]
-        moved = ~sample.boundary[:, None] & torch.tensor([*on_boundary, False])
-        return replace(sample, fields=sample.fields.masked_fill(moved, 0))
+        """What was gathered: on the axes in use, Γ in units of ℓ, its inputs on Γ alone."""
+        source = project(sample.source, self.axes)
+        if sample.boundary is None:
+            return replace(sample, source=source)
+        w = source.weights
+        weights = torch.where(sample.boundary, self.boundary_length * w, w)
+        loads = [k in self.boundary_inputs for k, size in self.inputs.items() for _ in range(size)]
+        elsewhere = ~sample.boundary[:, None] & torch.tensor([*loads, False])
+        fields = sample.fields.masked_fill(elsewhere, 0)
+        return replace(sample, source=Domain(source.points, weights), fields=fields)
 
     def _with_boundary(self, sample: Sample, mesh: MeasuredMesh) -> Sample:
         """Append the boundary's nodes under the boundary measure."""
-        for name in self.boundary_inputs:
-            if not mesh.zero_inside(name):
-                raise MeshError(f"input {name!r} must be zero off the boundary, and is not")
         weights = torch.from_numpy(mesh.boundary)
         index = torch.nonzero(weights)[:, 0]
         both = Domain(
             torch.cat([sample.source.points, mesh.domain().points[index]]),
-            torch.cat([sample.source.weights, self.boundary_length * weights[index]]),
+            torch.cat([sample.source.weights, weights[index]]),
         )
         on_boundary = torch.arange(both.size) >= sample.source.size
         nodal = sample.fields if self.at == "points" else _channels(mesh, self.inputs, "points")
@@ -176,7 +217,7 @@ def project(domain: Domain, axes: list[int]) -> Domain:
 def _channels(mesh: MeasuredMesh, names: dict[str, int], at: Location) -> Tensor:
     parts = [np.zeros((mesh.domain(at).size, 0))]
     for name, components in names.items():
-        values = read_field(mesh.mesh, name, at)
+        values = mesh.field(name, at)
         if values.shape[1] != components:
             raise MeshError(
                 f"field {name!r} must have {components} component(s), got {values.shape[1]}"
@@ -187,9 +228,9 @@ def _channels(mesh: MeasuredMesh, names: dict[str, int], at: Location) -> Tensor
 
 def _constant(mesh: MeasuredMesh, name: str, components: int) -> Tensor:
     at = field_location(mesh.mesh, name)
-    values = read_field(mesh.mesh, name, at)[~mesh.domain(at).null.numpy()]
-    spread = np.ptp(values, axis=0).max()
-    if values.shape[1] != components or spread > CONSTANT * np.abs(values).max():
+    values = mesh.field(name, at)[~mesh.domain(at).null.numpy()]
+    spread = np.ptp(values, axis=0).max(initial=0.0)
+    if values.shape[1] != components or spread > CONSTANT * np.abs(values).max(initial=0.0):
         raise MeshError(
             f"parameter {name!r} must be a field of {components} component(s), constant over the "
             f"file, got {values.shape[1]} that vary by {spread:.3g}"

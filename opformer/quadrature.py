@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from opformer._bare_points import point_weights
+from opformer._bare_points import flat_axes, point_weights
 from opformer._cells import TOPOLOGICAL_DIMENSION, cell_integrals, node_count
 from opformer._facets import cell_facets, unshared
 from opformer.errors import MeshError
@@ -36,6 +36,7 @@ __all__ = [
     "boundary",
     "cell_report",
     "cell_weights",
+    "flat_axes",
     "lumping",
     "node_weights",
     "point_weights",
@@ -45,7 +46,6 @@ __all__ = [
 Blocks = Sequence[tuple[str, Any]]
 
 _CHUNK = 2**17  # node coordinates of cells worked on at once: memory stays bounded
-_FLAT = 1e-6  # extent over the largest extent up to which a mesh is flat along an axis
 _DEGENERATE = 1e-15  # measure over diameter^k below which a cell counts as degenerate
 
 
@@ -292,5 +292,4 @@ def _as_points(points: np.ndarray) -> np.ndarray:
 
 def _spanned_axes(points: np.ndarray) -> int:
     """Number of axes (n, d) without the trailing ones along which the points do not extend."""
-    extent = np.ptp(points, axis=0)
-    return int(np.flatnonzero(extent > _FLAT * extent.max()).max(initial=-1)) + 1
+    return max(set(range(points.shape[1])) - set(flat_axes(points)), default=-1) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from cases import line, on_edge, smoothed, square, write_folder, write_square
 from tolerances import difference
 from torch.utils.data import DataLoader
 
-from opformer import Domain, Layout, MeshDataset, MeshError, Sample, collate, read_mesh
+from opformer import Domain, Layout, MeshDataset, MeshError, Sample, collate, quadrature, read_mesh
+from opformer import data as data_module
 from opformer import layout as layout_module
 from opformer.mesh import boundary_weights
+from opformer.mesh import fields as fields_module
 
 MESHES = Path(__file__).parents[1] / "meshes"
 
@@ -95,6 +98,21 @@ def test_other_files_in_the_folder_do_not_count(folder):
     assert len(dataset(folder)) == 4
 
 
+def test_a_file_that_others_list_is_no_case_of_its_own(folder):
+    """The piece of a parallel file is read with that file."""
+    whole = folder / "case_01.pvtu"
+    piece = '<Piece Source="case_01.vtu"/>'
+    whole.write_text(
+        f'<VTKFile type="PUnstructuredGrid"><PUnstructuredGrid>{piece}'
+        "</PUnstructuredGrid></VTKFile>"
+    )
+    data = dataset(folder)
+    assert [path.name for path in data.files] == [
+        "case_00.vtu", "case_01.pvtu", "case_02.vtu", "case_03.vtu"
+    ]  # fmt: skip
+    assert data[1].size == 36
+
+
 def test_one_file_and_a_list_in_its_order(folder):
     files = sorted(folder.iterdir())
     assert [s.name for s in dataset(files[2])] == ["case_02.vtu"]
@@ -102,6 +120,21 @@ def test_one_file_and_a_list_in_its_order(folder):
         "case_02.vtu",
         "case_01.vtu",
     ]
+
+
+def test_folders_in_a_list(folder, tmp_path):
+    """Each in the order of its names, with files between them, and twice if asked for twice."""
+    other = write_folder(tmp_path / "another", cases=2)
+    names = [f"case_{i:02d}.vtu" for i in range(4)]
+    files = dataset([folder, other]).files
+    assert [file.parent for file in files] == [folder] * 4 + [other] * 2
+    assert [file.name for file in files] == names + names[:2]
+    single = folder / names[3]
+    assert dataset([str(other), single, other]).files == [
+        *sorted(other.iterdir()), single, *sorted(other.iterdir())
+    ]  # fmt: skip
+    again = MeshDataset.from_layout([other, folder], dataset(folder).layout, progress=False)
+    assert [sample.name for sample in again] == names[:2] + names
 
 
 def test_no_inputs_is_the_geometry_alone(folder):
@@ -119,6 +152,17 @@ def test_cell_inputs_are_moved_to_the_nodes_by_the_measure(folder):
         exact = cells.integrate(torch.from_numpy(mesh.cell_data["c"][0]))
         assert difference(sample.source.integrate(sample.fields)[0], exact) < 1e-13
     assert not any("moved" in note for note in dataset(folder, inputs=["f"]).notes)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_field_that_is_moved_in_one_file_only_is_noted_too(folder, first):
+    """Whichever file that is: names of files decide nothing."""
+    mesh = read_mesh(folder / "case_01.vtu")
+    mesh.point_data["c"] = mesh.points[:, 0].copy()
+    mesh.write(folder / f"case_0{9 * (not first)}.vtu")
+    assert dataset(folder, inputs=["c"]).notes[1:] == [
+        "field 'c' is moved to the points by the measure"
+    ]
 
 
 @pytest.mark.parametrize("at", [None, "cells"])
@@ -175,25 +219,53 @@ def same_sample(a, b):
     assert (a.boundary is None and b.boundary is None) or torch.equal(a.boundary, b.boundary)
 
 
-def test_each_measure_is_computed_once_a_file(traction, monkeypatch):
-    counts = {"from_mesh": 0, "boundary": 0}
-    from_mesh, weights = Domain.from_mesh, layout_module.boundary_weights
+@pytest.fixture
+def calls(monkeypatch):
+    """Counts of what is expensive: matrices by the type of their first cells, centroids, files."""
+    counts = Counter()
 
-    def watched_domain(mesh, at="points"):
-        counts["from_mesh"] += 1
-        return from_mesh(mesh, at=at)
+    def watch(module, name, key):
+        function = getattr(module, name)
 
-    def watched_boundary(mesh):
-        counts["boundary"] += 1
-        return weights(mesh)
+        def watched(*args, **options):
+            counts[key(*args)] += 1
+            return function(*args, **options)
 
-    layout = dataset(traction, inputs=["f", "traction"]).layout
-    monkeypatch.setattr(Domain, "from_mesh", watched_domain)
-    monkeypatch.setattr(layout_module, "boundary_weights", watched_boundary)
-    for at, domains in (("points", 1), ("cells", 2)):
-        counts.update(from_mesh=0, boundary=0)
-        replace(layout, at=at).read(read_mesh(traction / "0.vtu"))
-        assert counts == {"from_mesh": domains, "boundary": 1}
+        monkeypatch.setattr(module, name, watched)
+
+    for module in (quadrature, fields_module, layout_module):
+        watch(module, "lumping", lambda points, blocks: f"matrix of {blocks[0][0]}s")
+    watch(quadrature, "cell_weights", lambda *_: "centroids")
+    watch(data_module, "read_mesh", lambda path: path.name)
+    return counts
+
+
+@pytest.mark.parametrize("at", ["points", "cells"])
+def test_each_measure_is_computed_once_a_file(folder, calls, at):
+    """However many fields are moved, and be there a boundary or not."""
+    options = {"inputs": ["f", "c"], "outputs": ["g", "c"], "parameters": ["speed"], "at": at}
+    once = {"matrix of triangles": 1} | ({"centroids": 1} if at == "cells" else {})
+    mesh = read_mesh(folder / "case_00.vtu")
+    for boundary in (False, True):
+        layout = dataset(folder, boundary=boundary, **options).layout
+        calls.clear()
+        layout.read(mesh)
+        assert calls == once | ({"matrix of lines": 1} if boundary else {})
+
+
+def test_each_file_is_read_once_and_measured_once(folder, calls):
+    """The first one too, which says what the layout is."""
+    data = dataset(folder, inputs=["f", "c"], parameters=["speed"])
+    names = {path.name: 1 for path in data.files}
+    assert calls == names | {"matrix of triangles": 4, "matrix of lines": 4}
+    calls.clear()
+    MeshDataset.from_layout(folder, data.layout, progress=False)
+    assert calls == names | {"matrix of triangles": 4, "matrix of lines": 4}
+    calls.clear()
+    lazy = dataset(folder, inputs=["f", "c"], cache=False)
+    assert [calls[name] for name in names] == [1, 1, 1, 1]
+    lazy[2]
+    assert [calls[name] for name in names] == [1, 1, 2, 1]
 
 
 def test_another_folder_by_the_layout(folder, tmp_path):
@@ -247,6 +319,20 @@ def test_a_parameter_that_varies(folder):
         dataset(folder, parameters=["f"])
 
 
+def test_a_mesh_without_measure_is_named(folder):
+    mesh = meshio.read(folder / "case_02.vtu")
+    mesh.points[:, 0] = 0
+    mesh.write(folder / "case_02.vtu")
+    with pytest.raises(MeshError, match=r"case_02\.vtu: the total measure of the cells is zero"):
+        dataset(folder, parameters=["speed"])
+
+
+@pytest.mark.parametrize("options", [{"outputs": ["g"]}, {"outputs": []}])
+def test_an_unknown_location_is_refused_with_fields_and_without(folder, options):
+    with pytest.raises(MeshError, match=r"case_00\.vtu: at must be .*'nodes'"):
+        dataset(folder, at="nodes", **options)
+
+
 def test_a_damaged_file_is_named(folder):
     (folder / "case_01.vtu").write_text("<VTKFile>")
     with pytest.raises(MeshError, match=r"case_01\.vtu: cannot be read as vtu"):
@@ -261,13 +347,16 @@ def test_no_files(tmp_path):
         dataset(tmp_path)
     with pytest.raises(MeshError, match="the list is empty"):
         dataset([])
+    whole = write_folder(tmp_path / "whole", cases=1)
+    with pytest.raises(MeshError, match=f"{tmp_path}: no mesh files in this folder"):
+        dataset([whole, tmp_path])
+    with pytest.raises(MeshError, match=r"gone\.vtu: no such file or folder"):
+        dataset([whole, tmp_path / "gone.vtu"])
 
 
 def test_a_string_is_no_list_of_names(folder):
     with pytest.raises(ValueError, match="inputs must be a list of names, got the string 'f'"):
         dataset(folder, inputs="f")
-    with pytest.raises(MeshError, match="at must be"):
-        dataset(folder, at="nodes")
 
 
 # ---- flat axes
@@ -289,29 +378,48 @@ def test_an_axis_that_one_file_needs_stays(folder):
     assert data.notes == []
 
 
-def test_axes_that_were_asked_for(folder):
-    assert dataset(folder, axes=[0, 1, 2])[0].source.dim == 3
-    data = dataset(folder, axes=[1, 0])
-    assert (data[0].source.points == dataset(folder)[0].source.points.flip(1)).all()
-    with pytest.raises(MeshError, match=r"case_00.vtu: axis y .* is not flat here"):
-        dataset(folder, axes=[0])
-
-
 @pytest.mark.parametrize("cache", [True, False])
-def test_axes_that_are_asked_for_are_applied_once(tmp_path, cache):
-    """Also where their numbers are no longer those of the samples."""
+def test_any_axis_may_be_flat(tmp_path, cache):
+    """Also one before the others, whose numbers are then no longer those of the samples."""
     mesh = write_square(tmp_path / "a.vtu", 1.0)
     mesh.points = mesh.points[:, [2, 0, 1]]
     mesh.write(tmp_path / "a.vtu")
-    for axes in ([1, 2], [2, 1]):
-        data = dataset(tmp_path, axes=axes, cache=cache)
-        assert data.layout.axes == axes
-        assert (plain(tmp_path, axes=axes)[0].source.points.numpy() == mesh.points[:, axes]).all()
-        assert (data[0].inside.points[:25].numpy() == mesh.points[:, axes]).all()
+    data = dataset(tmp_path, cache=cache)
+    assert data.layout.axes == [1, 2]
+    assert data.notes == ["axis x is flat in all 1 files and is left out"]
+    assert (data[0].inside.points[:25].numpy() == mesh.points[:, 1:]).all()
+    bent = replace(data.layout, axes=[0, 1])
+    with pytest.raises(MeshError, match=r"a\.vtu: axis z .* is not flat here"):
+        MeshDataset.from_layout(tmp_path, bent, progress=False)
+
+
+def test_where_all_is_flat_all_axes_stay(tmp_path):
+    mesh = meshio.Mesh(np.ones((1, 3)), [("vertex", [[0]])], point_data={"g": np.ones(1)})
+    mesh.write(tmp_path / "a.vtu")
+    data = dataset(tmp_path)
+    assert data.layout.axes == [0, 1, 2]
+    assert data.notes == []
+
+
+def test_plane_files_with_two_coordinates_and_with_three(tmp_path):
+    """A third that is flat is left out; one that is not is missed in the other, by name."""
+    pytest.importorskip("h5py")
+    for name, columns in (("a.vtk", 3), ("b.xdmf", 2)):
+        mesh = square(3)
+        mesh.points = mesh.points[:, :columns]
+        mesh.point_data = {"g": mesh.points[:, 0].copy()}
+        mesh.write(tmp_path / name)
+    a, b = dataset(tmp_path)
+    assert torch.equal(a.source.points, b.source.points)
+    mesh = read_mesh(tmp_path / "a.vtk")
+    mesh.points[:, 2] = mesh.points[:, 0]
+    mesh.write(tmp_path / "a.vtk")
+    with pytest.raises(MeshError, match=r"b\.xdmf: .*axes \[0, 1, 2\] are needed, .* has 2"):
+        dataset(tmp_path)
 
 
 def test_a_mesh_of_fewer_coordinates(folder):
-    layout = dataset(folder, axes=[0, 1, 2]).layout
+    layout = replace(dataset(folder).layout, axes=[0, 1, 2])
     mesh = square(4)
     mesh.points = mesh.points[:, :2]
     mesh.point_data = {"g": np.zeros(25)}
@@ -339,7 +447,7 @@ def test_the_boundary_is_a_part_of_the_source(folder):
     assert data.layout.boundary_inputs == []
     assert (data.in_channels, alone.in_channels) == (4, 3)
     length = data.layout.boundary_length
-    assert length == pytest.approx(1 / 4, rel=1e-14)  # |Ω| / |Γ| of the first file
+    assert length == pytest.approx(1 / 4, rel=1e-14)  # Σ|Ω| / Σ|Γ|
     for path, sample, whole in zip(data.files, data, alone, strict=True):
         weights = torch.from_numpy(boundary_weights(read_mesh(path)))
         on, n = weights > 0, whole.size
@@ -358,19 +466,35 @@ def test_the_boundary_is_a_part_of_the_source(folder):
             assert not domain.weights[n:].any()
 
 
-def test_the_length_is_that_of_the_first_file(tmp_path):
-    """One operator for all meshes: another size of the domain is another share of its boundary."""
-    for name, size in (("a", 2.0), ("b", 3.0)):
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("c", "a", "b")])
+def test_the_length_is_that_of_all_files(tmp_path, names, cache):
+    """Σ|Ω| / Σ|Γ|, also where the first is closed, and to the last digit in any order."""
+    shutil.copy(MESHES / "sphere.vtu", tmp_path / f"{names[0]}.vtu")
+    for name, size in zip(names[1:], (1.7, 0.9), strict=True):
         mesh = square(4)
         mesh.points *= size
-        mesh.point_data = {"g": mesh.points[:, 0]}
+        mesh.point_data = {"u": mesh.points[:, 0]}
         mesh.write(tmp_path / f"{name}.vtu")
-    data = dataset(tmp_path)
-    assert data.layout.boundary_length == pytest.approx(4 / 8, rel=1e-14)
-    total = [sample.source.total for sample in data]
-    assert difference(torch.stack(total), [4 + 8 / 2, 9 + 12 / 2]) < 1e-14
-    again = MeshDataset.from_layout(tmp_path / "b.vtu", data.layout, progress=False)
+    data = dataset(tmp_path, outputs=["u"], cache=cache)
+    sphere = 11.95489163076274  # meshes/README.md
+    length = data.layout.boundary_length
+    assert length == pytest.approx((sphere + 1.7**2 + 0.9**2) / (4 * 1.7 + 4 * 0.9), rel=1e-13)
+    turned = dataset(data.files[::-1], outputs=["u"], cache=cache)
+    assert turned.layout == data.layout
+    total = {sample.name[0]: sample.source.total for sample in data}
+    expected = dict(zip(names, (sphere, 1.7**2 + 6.8 * length, 0.9**2 + 3.6 * length), strict=True))
+    for name, measure in expected.items():
+        assert difference(total[name], measure) < 1e-13
+    again = MeshDataset.from_layout(data.files[1], data.layout, progress=False)
     assert torch.equal(again[0].source.weights, data[1].source.weights)
+
+
+def test_the_boundary_weighs_as_much_as_the_volume(folder):
+    """Over the training set together: that is what the length is for."""
+    data = dataset(folder)
+    inside = sum(sample.inside.total for sample in data)
+    assert difference(sum(sample.source.total for sample in data), 2 * inside) < 1e-14
 
 
 def test_the_boundary_of_samples_at_the_cells(folder):
@@ -596,7 +720,7 @@ def test_a_boundary_input_in_samples_at_the_cells(traction):
 
 def test_a_traction_on_a_mesh_without_a_boundary(traction):
     """None is no load; one that is somewhere is off the boundary there."""
-    layout = dataset(traction, inputs=["traction"], axes=[0, 1, 2]).layout
+    layout = replace(dataset(traction, inputs=["traction"]).layout, axes=[0, 1, 2])
     sphere = read_mesh(MESHES / "sphere.vtu")
     sphere.point_data = {"traction": np.zeros((len(sphere.points), 2)), "g": sphere.points[:, 0]}
     sample = layout.read(sphere)
@@ -728,6 +852,20 @@ def test_truth_and_moving():
     assert vars(moved).keys() == vars(sample).keys()
     assert torch.equal(moved.fields, sample.fields)
     assert moved.name == sample.name
+
+
+@pytest.mark.parametrize("boundary", [True, False])
+def test_the_channels_are_those_of_the_samples(folder, boundary):
+    """The one that says what is boundary counts as an input."""
+    options = {"inputs": ["v", "f"], "outputs": ["c", "v"], "parameters": ["speed"]}
+    data = dataset(folder, boundary=boundary, **options)
+    sample = data[0]
+    assert (data.in_channels, data.out_channels) == (3 + boundary, 3)
+    for owner in (data, data.layout):
+        assert owner.dim == sample.source.dim
+        assert owner.in_channels == sample.fields.shape[1]
+        assert owner.out_channels == sample.outputs.shape[1]
+        assert owner.parameter_channels == len(sample.parameters)
 
 
 def test_layout_splits_by_field():

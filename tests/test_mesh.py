@@ -68,6 +68,12 @@ def refusal(path: Path, **options) -> str:
     return message
 
 
+@pytest.fixture
+def without_vtk(monkeypatch):
+    """As if the extra that reads with VTK were not installed."""
+    monkeypatch.setitem(sys.modules, "pyvista", None)
+
+
 # --- damaged files --------------------------------------------------------------------------------
 
 
@@ -140,6 +146,7 @@ def test_damaged_files_are_refused_inside_a_data_loader_worker(tmp_path):
     np.testing.assert_allclose(areas, [np.nan] * len(BROKEN) + [1.0])
 
 
+@pytest.mark.usefixtures("without_vtk")
 def test_threads_do_not_mix_up_their_messages(tmp_path, capfd):
     strip = vtu(tmp_path / "strip.vtu", piece(SQUARE, [[0, 1, 3, 2]], [6]))
     good = tmp_path / "good.vtu"
@@ -219,7 +226,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     assert "no such file" in refusal(tmp_path / "b.vtu")
 
 
-@pytest.mark.parametrize("name", ["a.vtp", "a.pvtu", "a.vti", "a.pvd", "a.vtkhdf", "a", "a.off"])
+@pytest.mark.parametrize("name", ["a.hdf", "a.step", "a", "a.off"])
 def test_an_unknown_extension_lists_the_known_ones(name, tmp_path):
     (tmp_path / name).write_text("x")
     message = refusal(tmp_path / name)
@@ -300,12 +307,13 @@ def test_pieces_that_do_not_fit_together_are_refused(tmp_path):
     ghost = f"<CellData>{array('vtkGhostType', 'UInt8', [0, 1])}</CellData>"
     path = vtu(tmp_path / "a.vtu", plain, piece(SQUARE, TRIANGLES, [5, 5], field))
     assert "same fields" in refusal(path)
-    path = vtu(path, *[piece(SQUARE, TRIANGLES, [5, 5], ghost)] * 2)
-    assert "ghost cells" in refusal(path)
+    path = vtu(path, *[piece(SQUARE + shift, TRIANGLES, [5, 5], ghost) for shift in (0, 2)])
+    assert measure(read_mesh(path)) == pytest.approx(1)  # the ghost cell of each does not count
     path = vtu(path, piece(SQUARE, [[0, 1, 4]], [5]), plain)  # 4 is a point of the second piece
     assert "[0, 1, 4]" in refusal(path)
 
 
+@pytest.mark.usefixtures("without_vtk")
 def test_pieces_with_raw_data_are_refused(tmp_path):
     path = vtu(
         tmp_path / "a.vtu", piece(SQUARE, TRIANGLES, [5, 5]), piece(SQUARE, TRIANGLES, [5, 5])
@@ -351,12 +359,14 @@ def test_raw_appended_data_is_read(tmp_path):
         ([[0, 1, 3, 2]], 8, "pixel"),
     ],
 )
+@pytest.mark.usefixtures("without_vtk")
 def test_cells_without_a_weight_rule_are_refused_by_name(cells, code, name, tmp_path, capfd):
     path = vtu(tmp_path / "a.vtu", piece(SQUARE, [*cells, *TRIANGLES], [code, 5, 5]))
     assert name in refusal(path)
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("without_vtk")
 def test_voxels_and_pixels_and_polydata_in_legacy_files_are_refused(tmp_path):
     corners = "0 0 0 1 0 0 0 1 0 1 1 0 0 0 1 1 0 1 0 1 1 1 1 1"
     points = f"DATASET UNSTRUCTURED_GRID\nPOINTS 8 float\n{corners}\n"
@@ -381,6 +391,7 @@ def test_polygons_of_several_sizes_are_read(tmp_path):
     assert measure(read_mesh(path)) == pytest.approx(3 + 0.5)
 
 
+@pytest.mark.usefixtures("without_vtk")
 def test_legacy_polygons_with_cell_data_are_refused_instead_of_losing_it(tmp_path):
     head = "DATASET UNSTRUCTURED_GRID\nPOINTS 4 float\n0 0 0 1 0 0 1 1 0 0 1 0\n"
     cells = "CELLS 1 5\n4 0 1 2 3\nCELL_TYPES 1\n7\n"
@@ -522,7 +533,7 @@ def test_the_steps_of_a_time_series_are_selected_by_number(series):
         assert measure(mesh) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("step", [None, 3, -1])
+@pytest.mark.parametrize("step", [None, 3, -4])
 def test_a_time_series_without_a_step_lists_its_times(series, step):
     message = refusal(series, step=step)
     assert "3 steps, t = 0.0, 0.5, 1.0" in message

@@ -83,6 +83,20 @@ def test_moving_keeps_constants_and_the_integral(source):
     np.testing.assert_allclose(moved, weights @ read_field(m, "f", source), rtol=1e-13)
 
 
+def test_a_matrix_that_is_known_already_is_used():
+    """A field is moved by it: with the first column doubled, the quad's value counts twice."""
+    f, k = np.arange(7.0), per_block([1.0, 4.0, 7.0])
+    m, matrix = mesh({"p": f}, {"k": k}), lumping(POINTS, CELLS)
+    for name in ("p", "k"):
+        for at in ("points", "cells"):
+            np.testing.assert_array_equal(
+                read_field(m, name, at, matrix=matrix), read_field(m, name, at)
+            )
+    other = matrix * np.array([2.0, 1.0, 1.0])
+    shared = (0.5 * 1 + (2 / 3) * 4) / (0.5 + 2 / 3)
+    np.testing.assert_allclose(read_field(m, "k", "points", matrix=other)[1], [shared], rtol=1e-14)
+
+
 def test_a_name_at_both_locations_is_taken_from_where_it_is_asked_for():
     m = mesh({"p": np.zeros(7)}, {"p": per_block([1.0, 1, 1])})
     assert read_field(m, "p", "points").max() == 0

@@ -111,7 +111,6 @@ def test_units_of_length_and_fields_do_not_matter(surrogate, data, tmp_path):
         inputs=["f", "c"],
         outputs=["v", "g"],
         parameters=["speed"],
-        axes=[0, 1],
         progress=False,
     )
     again = Surrogate(surrogate.model, Standardizer.fit(other), other.layout)

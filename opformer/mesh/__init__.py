@@ -1,7 +1,8 @@
 """Mesh files with their fields, read and written safely; the only part that knows meshio.
 
 `read_mesh` and `write_mesh` move whole files, `read_field` gives one field as an array at the
-points or at the cells, `inspect_mesh` says what is there. A mesh is a `meshio.Mesh`.
+points or at the cells, `inspect_path` says what is there, in a file or in a folder. A mesh
+is a `meshio.Mesh`.
 """
 
 from opformer.mesh.fields import (
@@ -15,11 +16,14 @@ from opformer.mesh.fields import (
     top_cells,
     with_fields,
 )
-from opformer.mesh.read import is_mesh_file, read_mesh
+from opformer.mesh.folder import mesh_files
+from opformer.mesh.read import is_mesh_file, read_mesh, read_times
 from opformer.mesh.report import MeshReport, inspect_mesh
+from opformer.mesh.survey import FolderReport, inspect_path, survey_folder
 from opformer.mesh.write import check_writable, write_mesh
 
 __all__ = [
+    "FolderReport",
     "Location",
     "MeshReport",
     "blocks",
@@ -29,9 +33,13 @@ __all__ = [
     "field_names",
     "flat_axes",
     "inspect_mesh",
+    "inspect_path",
     "is_mesh_file",
+    "mesh_files",
     "read_field",
     "read_mesh",
+    "read_times",
+    "survey_folder",
     "top_cells",
     "with_fields",
     "write_mesh",

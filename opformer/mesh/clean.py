@@ -10,15 +10,25 @@ import numpy as np
 from opformer.errors import MeshError
 from opformer.quadrature import TOPOLOGICAL_DIMENSION
 
-__all__ = ["clean"]
+__all__ = ["UnknownToMeshioError", "clean"]
+
+_GHOSTS = "vtkGhostType"
+_NOT_HERE = 1 | 8 | 32  # cells of another piece, cells that finer ones replace, hidden cells
+
+
+class UnknownToMeshioError(MeshError):
+    """A sound file that meshio does not understand; another reader may."""
 
 
 def clean(mesh: meshio.Mesh) -> meshio.Mesh:
     """Return a copy with float64 points, int64 connectivity within range and native byte order.
 
     A field of one number per row gets one axis, empty blocks go, and named sets of points or cells
-    become fields of zeros and ones; a field of the same name has precedence over a set.
+    become fields of zeros and ones; a field of the same name has precedence over a set. Ghost cells
+    go, and points that only they have.
     """
+    if _GHOSTS in mesh.cell_data or _GHOSTS in mesh.point_data:
+        mesh = _without_ghosts(mesh)
     points = _checked_points(mesh.points)
     first = np.cumsum([0] + [len(block) for block in mesh.cells])
     kept = np.flatnonzero(np.diff(first))
@@ -38,6 +48,33 @@ def clean(mesh: meshio.Mesh) -> meshio.Mesh:
     )
 
 
+def _without_ghosts(mesh: meshio.Mesh) -> meshio.Mesh:
+    marks = [np.ravel(block).astype(np.int64) for block in mesh.cell_data.get(_GHOSTS, [])]
+    marks = marks or [np.zeros(len(block), np.int64) for block in mesh.cells]
+    kept = [mark & _NOT_HERE == 0 for mark in marks]
+    cells = [block.data[keep] for block, keep in zip(mesh.cells, kept, strict=True)]
+    points = np.arange(len(mesh.points))
+    if not all(keep.all() for keep in kept):
+        gone = [block.data[~keep] for block, keep in zip(mesh.cells, kept, strict=True)]
+        points = np.setdiff1d(points, np.setdiff1d(_nodes(gone), _nodes(cells)))
+        cells = [np.searchsorted(points, nodes) for nodes in cells]
+    return meshio.Mesh(
+        mesh.points[points],
+        [(block.type, nodes) for block, nodes in zip(mesh.cells, cells, strict=True)],
+        point_data={name: d[points] for name, d in mesh.point_data.items() if name != _GHOSTS},
+        cell_data={
+            name: [part[keep] for part, keep in zip(parts, kept, strict=True)]
+            for name, parts in mesh.cell_data.items()
+            if name != _GHOSTS
+        },
+        field_data=mesh.field_data,
+    )
+
+
+def _nodes(blocks: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([nodes.ravel() for nodes in blocks])
+
+
 def _checked_points(points: np.ndarray) -> np.ndarray:
     points = np.array(points, dtype=np.float64)
     if points.ndim != 2 or not 1 <= points.shape[1] <= 3 or not len(points):
@@ -50,7 +87,7 @@ def _checked_points(points: np.ndarray) -> np.ndarray:
 
 def _checked_cells(block: meshio.CellBlock, n_points: int, first: int) -> np.ndarray:
     if block.type not in TOPOLOGICAL_DIMENSION:
-        raise MeshError(f"cell type {block.type!r} is not supported")
+        raise UnknownToMeshioError(f"cell type {block.type!r} is not supported")
     cells = np.array(block.data, dtype=np.int64)
     bad = np.flatnonzero(((cells < 0) | (cells >= n_points)).any(axis=1))
     if len(bad):

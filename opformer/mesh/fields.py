@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from opformer.errors import MeshError
-from opformer.quadrature import boundary, lumping, node_weights, top_blocks
+from opformer.quadrature import boundary, flat_axes, lumping, node_weights, top_blocks
 
 __all__ = [
     "CellData",
@@ -39,8 +39,6 @@ __all__ = [
 Location = Literal["points", "cells"]
 PointData = Mapping[str, ArrayLike]
 CellData = Mapping[str, "ArrayLike | list[ArrayLike]"]
-
-FLAT = 1e-6  # of the largest extent: float32 coordinates of a plane are noisy at 1e-7
 
 
 def blocks(mesh: meshio.Mesh) -> list[tuple[str, np.ndarray]]:
@@ -83,12 +81,15 @@ def field_location(mesh: meshio.Mesh, name: str) -> Location:
     )
 
 
-def read_field(mesh: meshio.Mesh, name: str, at: Location) -> np.ndarray:
+def read_field(
+    mesh: meshio.Mesh, name: str, at: Location, *, matrix: csr_array | None = None
+) -> np.ndarray:
     """Return a field at the points or at the cells, as float64 of shape (n, channels).
 
     A field that lives at both is taken from where it is asked for. One that lives at the other
     location only is moved there by the measure; a point or cell of measure zero then gets the mean.
-    Tensors are flattened, (n, 3, 3) to (n, 9), row after row.
+    Tensors are flattened, (n, 3, 3) to (n, 9), row after row. Whoever reads many fields of a mesh
+    can give its :func:`opformer.quadrature.lumping` as ``matrix``.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def read_field(mesh: meshio.Mesh, name: str, at: Location) -> np.ndarray:
     values = _values(mesh, name, source)
     if source == at and np.isfinite(values).all():
         return values
-    matrix = lumping(mesh.points, blocks(mesh))
+    matrix = lumping(mesh.points, blocks(mesh)) if matrix is None else matrix
     matrix = csr_array(matrix.T) if source == "cells" else matrix  # rows: where the field lives
     _check_finite(values, matrix.sum(axis=1), name, source)
     return values if source == at else _move(values, matrix, name)
@@ -148,18 +149,6 @@ def with_fields(
         point_sets=mesh.point_sets,
         cell_sets=mesh.cell_sets,
     )
-
-
-def flat_axes(points: np.ndarray) -> list[int]:
-    """Return the axes along which points (n, d) extend by at most 1e-6 of their largest extent.
-
-    Examples
-    --------
-    >>> flat_axes(np.array([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 1.0 + 1e-9]]))
-    [2]
-    """
-    extent = np.ptp(np.asarray(points, dtype=np.float64), axis=0)
-    return np.flatnonzero(extent <= FLAT * extent.max()).tolist()
 
 
 def _values(mesh: meshio.Mesh, name: str, source: Location) -> np.ndarray:

@@ -1,40 +1,33 @@
-"""What a mesh file holds, for somebody who sees it for the first time."""
+"""What a mesh file holds, for somebody who sees it for the first time.
+
+Three kinds of findings: a *problem* keeps the mesh from a fit, a *remark* deserves a look, a *note*
+is worth knowing and harmless. All but the counts name the first point or cell concerned, from 0.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from os import PathLike
+from typing import Any
 
 import meshio
 import numpy as np
 
-from opformer.errors import MeshError
-from opformer.mesh.fields import Location, blocks, flat_axes, read_field, top_cells
+from opformer.mesh.field_report import FieldReport, report_field
+from opformer.mesh.fields import blocks, boundary_weights, flat_axes, top_cells
+from opformer.mesh.geometry import GeometryReport, report_geometry
 from opformer.mesh.read import read_mesh
 from opformer.quadrature import TOPOLOGICAL_DIMENSION, CellReport, cell_report, lumping
 
-__all__ = ["FieldReport", "MeshReport", "inspect_mesh"]
+__all__ = ["FieldReport", "MeshReport", "inspect_mesh", "plain"]
 
-
-@dataclass(frozen=True)
-class FieldReport:
-    """One field: where it lives, its range, rows that are not finite, what makes it unusable."""
-
-    name: str
-    location: Location
-    components: int
-    minimum: float
-    maximum: float
-    not_finite: int
-    problem: str = ""
-
-    def __str__(self) -> str:
-        bad = f", {self.not_finite} rows NaN or infinite" if self.not_finite else ""
-        return (
-            f"{self.name} at {self.location}, {self.components} component(s), "
-            f"from {self.minimum:.6g} to {self.maximum:.6g}{bad}"
-        )
+MEASURE = {0: "count", 1: "length", 2: "area", 3: "volume"}
+FAR = 1e4  # extents from the origin: float32 then resolves a thousandth of the mesh
+TINY = 1e-4  # extent below which another unit may be meant
+GRADED = 1e6  # largest over smallest cell
+_TIMES = ("timevalue", "time")
 
 
 @dataclass(frozen=True)
@@ -59,9 +52,14 @@ class MeshReport:
         Largest over smallest positive weight of a point.
     weightless : int
         Points of weight zero: in no cell, or in degenerate ones only.
+    first_weightless : int, optional
     quality : CellReport
         Counts of inverted, degenerate, orphan and duplicate, with the first of each.
+    geometry : GeometryReport
+        Extent, boundary, connected parts, crowded facets, points that nearly coincide.
     fields : list of FieldReport
+    time : float, optional
+        The time that the file says it belongs to.
     """
 
     source: str
@@ -73,33 +71,120 @@ class MeshReport:
     measure: float
     spread: float
     weightless: int
+    first_weightless: int | None
     quality: CellReport
-    fields: list[FieldReport]
+    geometry: GeometryReport
+    fields: list[FieldReport] = field(default_factory=list)
+    time: float | None = None
+
+    @property
+    def unit(self) -> str:
+        """What the measure is: count, length, area or volume."""
+        return MEASURE[self.intrinsic]
+
+    @property
+    def dimensions(self) -> str:
+        """The two dimensions and the flat axes, in words."""
+        flat = "".join(f", axis {'xyz'[axis]} is flat" for axis in self.flat)
+        return f"{self.intrinsic} of the cells, {self.ambient} of the points{flat}"
+
+    @property
+    def problems(self) -> list[str]:
+        """What keeps the mesh from a fit."""
+        none = [] if self.measure > 0 else ["the cells have no measure"]
+        return none + [f.problem for f in self.fields if f.problem]
+
+    @property
+    def remarks(self) -> dict[str, str]:
+        """What deserves a look, in a few words, and what it means."""
+        g, q = self.geometry, self.quality
+        centre = f"{g.offset:.3g} times its size from the origin"
+        found = [
+            (q.degenerate, f"{q.degenerate} degenerate cells (first {q.first_degenerate})",
+             f"they have no {self.unit} and count for nothing"),
+            (q.orphans, f"{q.orphans} points in no cell (first {q.first_orphan})",
+             "their weight is 0: they change nothing, and predictions are made there all the same"),
+            (q.duplicates, f"{q.duplicates} duplicate points (first {q.first_duplicate})",
+             "another point has the same place; if no crack is meant, merge them"),
+            (g.near_duplicates,
+             f"{g.near_duplicates} nearly duplicate points (first {g.first_near_duplicate})",
+             "another point is within 1e-9 of the extent; if no crack is meant, merge them"),
+            (g.crowded_facets and not self._curved,
+             f"{g.crowded_facets} facets of more than two cells (first {g.first_crowded_facet})",
+             f"cells overlap, and {self.unit} counts twice (the numbers are those of its nodes)"),
+            (self.intrinsic and len(g.parts) > 1, f"{len(g.parts)} parts that share no point",
+             f"of {_some(g.parts)} cells, beginning at cells {_some(g.first_of_parts)}; "
+             "fine if several bodies are meant"),
+            (g.offset > FAR, f"the mesh lies {centre}",
+             "float32 coordinates lose digits there: shift it before saving, if you can"),
+            (0 < g.extent < TINY, f"the mesh is only {g.extent:.3g} large",
+             "nothing is wrong with that, if it is your unit of length"),
+            (g.cell_spread > GRADED, f"cells differ in {self.unit} by {g.cell_spread:.2g}",
+             "such cells are often an accident of meshing"),
+        ]  # fmt: skip
+        return {short: meaning for applies, short, meaning in found if applies}
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What is worth knowing and harmless, in a few words, and what it means."""
+        g, q = self.geometry, self.quality
+        lower = [k for k in self.cells if TOPOLOGICAL_DIMENSION[k] < self.intrinsic]
+        flat = ", ".join("xyz"[axis] for axis in self.flat)
+        found = [
+            (q.inverted, f"{q.inverted} inverted cells (first {q.first_inverted})",
+             "their nodes run the other way round; common, and harmless: the measure is positive"),
+            (lower, f"{' and '.join(lower)} cells do not count",
+             f"only those of the highest dimension carry {self.unit}"),
+            (self.flat and len(self.flat) < self.ambient, f"axis {flat} is flat",
+             "a fit leaves out an axis that is flat in all files"),
+            (g.crowded_facets and self._curved,
+             f"{g.crowded_facets} facets of more than two cells (first {g.first_crowded_facet})",
+             "the mesh branches there (the numbers are those of its nodes)"),
+        ]  # fmt: skip
+        return {short: meaning for applies, short, meaning in found if applies}
 
     @property
     def verdict(self) -> str:
         """One line: ready to fit, or what to look at first."""
-        problems = [field.problem for field in self.fields if field.problem]
-        if not self.measure > 0:
-            problems.insert(0, "the cells have no measure")
-        if problems:
-            return f"not ready: {'; '.join(problems)}"
-        remarks = _remarks(self.quality) + ([] if self.fields else ["no fields, geometry only"])
+        if self.problems:
+            return f"not ready: {'; '.join(self.problems)}"
+        remarks = [*self.remarks, *([] if self.fields else ["no fields, geometry only"])]
         return f"ready to fit{'; have a look: ' if remarks else ''}{', '.join(remarks)}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data for JSON; None stands for NaN."""
+        findings = {"problems": self.problems, "remarks": self.remarks, "notes": self.notes}
+        kinds = [{**asdict(f), "kind": f.kind} for f in self.fields]
+        return plain({**asdict(self), "fields": kinds, **findings, "verdict": self.verdict})
+
+    @property
+    def _curved(self) -> bool:
+        """Whether the mesh is a curve or a surface in a space of more dimensions."""
+        return self.intrinsic < self.ambient - len(self.flat)
+
     def __str__(self) -> str:
-        kind = {0: "count", 1: "length", 2: "area", 3: "volume"}[self.intrinsic]
+        g = self.geometry
         cells = ", ".join(f"{count} {name}" for name, count in self.cells.items())
-        flat = "".join(f", axis {'xyz'[axis]} is flat" for axis in self.flat)
+        box = ", ".join(
+            f"{axis} from {low:.6g} to {high:.6g}"
+            for axis, low, high in zip("xyz", g.lower, g.upper, strict=False)
+        )
+        edge = {1: "{:.6g} end points", 2: "length {:.6g}", 3: "area {:.6g}"}.get(self.intrinsic)
+        first = f" (first {self.first_weightless})" if self.weightless else ""
         lines = [
             f"{self.source}",
+            *([] if self.time is None else [f"time        {self.time:.6g}"]),
             f"points      {self.points}",
             f"cells       {cells}",
-            f"dimension   ambient {self.ambient}, intrinsic {self.intrinsic}{flat}",
-            f"{kind:11} {self.measure:.6g}",
-            f"weights     largest/smallest {self.spread:.4g}, {self.weightless} points of weight 0",
-            f"quality     {', '.join(_remarks(self.quality)) or 'nothing unusual'}",
-            *(f"field       {field}" for field in self.fields),
+            f"dimension   {self.dimensions}",
+            f"extent      {box}",
+            f"{self.unit:11} {self.measure:.6g}",
+            *([f"boundary    {edge.format(g.boundary) if g.boundary else 'none'}"] if edge else []),
+            f"weights     largest/smallest {self.spread:.4g} of points, {g.cell_spread:.4g} of "
+            f"cells; {self.weightless} points of weight 0{first}",
+            *(f"field       {f}" for f in self.fields),
+            *(f"look at     {short}: {meaning}" for short, meaning in self.remarks.items()),
+            *(f"note        {short}: {meaning}" for short, meaning in self.notes.items()),
             f"verdict     {self.verdict}",
         ]
         return "\n".join(lines)
@@ -115,8 +200,10 @@ def inspect_mesh(mesh: meshio.Mesh | str | PathLike[str]) -> MeshReport:
     """
     source = "mesh" if isinstance(mesh, meshio.Mesh) else str(mesh)
     mesh = mesh if isinstance(mesh, meshio.Mesh) else read_mesh(mesh)
-    weights = lumping(mesh.points, blocks(mesh)).sum(axis=1)
-    positive = weights[weights > 0]
+    matrix, boundary = lumping(mesh.points, blocks(mesh)), boundary_weights(mesh)
+    weights = matrix.sum(axis=1)
+    inside = (weights > 0) & (boundary == 0)
+    positive, null = weights[weights > 0], np.flatnonzero(weights == 0)
     cells: Counter[str] = Counter()
     for cell_type, connectivity in blocks(mesh):
         cells[cell_type] += len(connectivity)
@@ -129,41 +216,34 @@ def inspect_mesh(mesh: meshio.Mesh | str | PathLike[str]) -> MeshReport:
         flat=flat_axes(mesh.points),
         measure=float(weights.sum()),
         spread=float(positive.max() / positive.min()) if len(positive) else float("nan"),
-        weightless=len(weights) - len(positive),
+        weightless=len(null),
+        first_weightless=int(null[0]) if len(null) else None,
         quality=cell_report(mesh.points, blocks(mesh)),
-        fields=[_field(mesh, name, "points") for name in mesh.point_data]
-        + [_field(mesh, name, "cells") for name in mesh.cell_data],
+        geometry=report_geometry(mesh, matrix, boundary),
+        fields=[report_field(mesh, name, "points", weights, inside) for name in mesh.point_data]
+        + [
+            report_field(mesh, name, "cells", matrix.sum(axis=0), inside) for name in mesh.cell_data
+        ],
+        time=_time(mesh),
     )
 
 
-def _field(mesh: meshio.Mesh, name: str, location: Location) -> FieldReport:
-    data = [mesh.point_data[name]] if location == "points" else mesh.cell_data[name]
-    try:
-        problem = ""
-        read_field(mesh, name, location)
-    except MeshError as error:
-        problem = str(error)
-    if any(np.asarray(part).dtype.kind not in "biuf" for part in data):
-        return FieldReport(name, location, 0, np.nan, np.nan, 0, problem)
-    rows = [np.asarray(part, dtype=np.float64).reshape(len(part), -1) for part in data]
-    values = np.concatenate([part.ravel() for part in rows])
-    finite = values[np.isfinite(values)]
-    return FieldReport(
-        name,
-        location,
-        components=rows[0].shape[1],
-        minimum=float(finite.min(initial=np.inf)),
-        maximum=float(finite.max(initial=-np.inf)),
-        not_finite=sum(int((~np.isfinite(part)).any(axis=1).sum()) for part in rows),
-        problem=problem,
-    )
+def plain(value: Any) -> Any:
+    """The value with None for numbers that are not finite, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _remarks(quality: CellReport) -> list[str]:
-    counts = [
-        (quality.inverted, "inverted cells", quality.first_inverted),
-        (quality.degenerate, "degenerate cells", quality.first_degenerate),
-        (quality.orphans, "points in no cell", quality.first_orphan),
-        (quality.duplicates, "duplicate points", quality.first_duplicate),
-    ]
-    return [f"{count} {what} (first {first})" for count, what, first in counts if count]
+def _time(mesh: meshio.Mesh) -> float | None:
+    for name, value in mesh.field_data.items():
+        if name.lower() in _TIMES and np.size(value) == 1:
+            return float(np.ravel(value)[0])
+    return None
+
+
+def _some(numbers: list[int], count: int = 5) -> str:
+    more = f" and {len(numbers) - count} more" if len(numbers) > count else ""
+    return ", ".join(map(str, numbers[:count])) + more

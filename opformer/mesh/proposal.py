@@ -1,0 +1,122 @@
+"""From what is in a folder to a command that fits it.
+
+Which field is to be predicted cannot be seen from the files. What can: a field that is constant
+over each file is a parameter; one that is zero off the boundary, or takes a few values, is given
+rather than computed, so an input. Of the others the one that changes most from file to file is
+taken as the output, and the rest as inputs. A field that is bad in a few files is used, and those
+files are to be set aside; one that is bad in half of them or more is left out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from opformer.mesh.comparison import FieldSummary
+
+__all__ = ["Proposal", "propose"]
+
+SHOWN = 10  # files to be set aside
+_CHOICE = (
+    "Of {}: put what you want to predict under --outputs, leave under --inputs\n"
+    "only what is known beforehand, and leave out the rest."
+)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A command that can be run on the folder, and what was not to be decided.
+
+    Attributes
+    ----------
+    inputs, outputs, parameters : list of str
+    undecided : list of str
+        Fields, the output among them, that might as well be inputs or outputs.
+    left_out : dict of field to reason
+    set_aside : dict of file to reason
+        What must be mended, or moved out of the folder, before the command can run.
+    command : str
+        Empty if there is no field to predict.
+    """
+
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    set_aside: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+
+    def __str__(self) -> str:
+        left = [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
+        if not self.command:
+            return "\n".join(["no command: there is no field to predict.", *left])
+        aside = [f"  {file}: {reason}" for file, reason in list(self.set_aside.items())[:SHOWN]]
+        more = len(self.set_aside) - SHOWN
+        several = len(self.undecided) > 1
+        because = (
+            "it changes most from file to file"
+            if several
+            else "it alone is not constant, nor zero off the boundary, nor of a few values"
+        )
+        lines = [
+            *(["first mend these files, or move them out of the folder:"] if aside else []),
+            *aside,
+            *([f"  … {more} more"] if more > 0 else []),
+            self.command,
+            "A proposal: the files do not say what is to be predicted, the choice is yours.",
+            f"{self.outputs[0]} stands under --outputs because {because}.",
+            *([_CHOICE.format(", ".join(self.undecided))] if several else []),
+        ]
+        return "\n".join([*lines, *left])
+
+
+def propose(
+    folder: str, fields: Sequence[FieldSummary], count: int, unfit: Mapping[str, str]
+) -> Proposal:
+    """A command that fits a folder of ``count`` readable files; ``unfit`` ones are set aside."""
+    by_name: dict[str, list[FieldSummary]] = {}
+    for summary in sorted(fields, key=lambda f: f.location == "cells"):  # a fit prefers the points
+        by_name.setdefault(summary.name, []).append(summary)
+    bad = {name: _bad_files(both) for name, both in by_name.items()}
+    kinds = {name: both[0].kind for name, both in by_name.items()}
+    left_out = {
+        name: f"missing, not a number or of another shape in {len(bad[name])} of {count} files"
+        for name in kinds
+        if 2 * len(bad[name]) >= count
+    }
+    left_out |= {n: "the same value in all files" for n, kind in kinds.items() if kind == "fixed"}
+    used = {kind: [n for n in kinds if kinds[n] == kind and n not in left_out] for kind in
+            ("parameter", "boundary", "label", "varying")}  # fmt: skip
+    given = used["boundary"] + used["label"]
+    undecided = used["varying"] or given
+    output = max(undecided, key=lambda name: by_name[name][0].variation, default=None)
+    inputs = [name for name in given + used["varying"] if name != output]
+    names = [*inputs, *([output] if output else []), *used["parameter"]]
+    wrong = {
+        file: f"field {name} is missing, NaN or of another shape"
+        for name in names
+        for file in bad[name]
+    }
+    return Proposal(
+        inputs=inputs,
+        outputs=[output] if output else [],
+        parameters=used["parameter"],
+        undecided=undecided,
+        left_out=left_out,
+        set_aside={**wrong, **unfit},
+        command=_command(folder, inputs, output, used["parameter"]) if output else "",
+    )
+
+
+def _bad_files(both: list[FieldSummary]) -> list[str]:
+    """Where a field is bad at the points and at the cells; a fit moves it between them."""
+    same = [f for f in both if f.components[0] == both[0].components[0]]
+    return [file for file in both[0].bad_files if all(file in f.bad_files for f in same)]
+
+
+def _command(folder: str, inputs: list[str], output: str, parameters: list[str]) -> str:
+    options = {"--inputs": inputs, "--outputs": [output], "--parameters": parameters}
+    words = [word for flag, names in options.items() if names for word in (flag, *names)]
+    return shlex.join(["opformer", "fit", folder, *words, "--out", "run"])
