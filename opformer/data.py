@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
@@ -20,6 +21,7 @@ from opformer.mesh import (
     flat_axes,
     mesh_files,
     read_mesh,
+    read_times,
 )
 from opformer.sample import Sample
 
@@ -27,7 +29,7 @@ __all__ = ["MeshDataset"]
 
 
 class MeshDataset(Dataset[Sample]):
-    """Mesh files as a data set: one file a case.
+    """Mesh files as a data set: one file a case, or one step of a file with a time series.
 
     Parameters
     ----------
@@ -36,8 +38,8 @@ class MeshDataset(Dataset[Sample]):
     inputs, outputs : names of fields
         On nodes or cells; vectors count with all their components. No inputs: the geometry is the
         input.
-    parameters : names of fields that are constant over each file
-        They enter as global inputs.
+    parameters : names of fields that are constant over each file, or of numbers that it holds
+        They enter as global inputs. The time of a step is "time".
     at : "points" or "cells", optional
         Where the samples live; by default where the first output lives in the first file.
     boundary : bool
@@ -51,7 +53,8 @@ class MeshDataset(Dataset[Sample]):
 
     Attributes
     ----------
-    files : list of Path
+    cases : list of Case
+        The path and the step of each.
     layout : Layout
     notes : list of str
         What was done that a user should know of: fields moved, axes left out.
@@ -76,20 +79,20 @@ class MeshDataset(Dataset[Sample]):
     ) -> None:
         names = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
         _check_names(names)
-        self.files = _files(files)
+        self.cases = _cases(files)
         self._samples: list[Sample] = []
         layout, findings = Layout(), []
-        for i, path in enumerate(_bar(self.files, progress)):
-            with _named(path):
-                mesh = MeasuredMesh(read_mesh(path))
+        for i, case in enumerate(_bar(self.cases, progress)):
+            with case.named():
+                mesh = MeasuredMesh(case.mesh())
                 layout = layout if i else _first_layout(mesh, names, at, boundary)
-                sample = layout.gather(mesh, path.name)
+                sample = layout.gather(mesh, case.name)
                 findings.append(_findings(mesh, sample, layout))
             if cache:
                 self._samples.append(sample)
         self.layout, self.notes = _conclude(layout, findings)
         for i, sample in enumerate(self._samples):
-            with _named(self.files[i]):
+            with self.cases[i].named():
                 self._samples[i] = self.layout.settle(sample)
 
     @classmethod
@@ -103,18 +106,23 @@ class MeshDataset(Dataset[Sample]):
     ) -> MeshDataset:
         """Another folder, read as the layout of a fitted surrogate says."""
         data = cls.__new__(cls)
-        data.files, data.layout, data.notes, data._samples = _files(files), layout, [], []
+        data.cases, data.layout, data.notes, data._samples = _cases(files), layout, [], []
         if cache:
-            data._samples = [_read(path, layout) for path in _bar(data.files, progress)]
+            data._samples = [case.sample(layout) for case in _bar(data.cases, progress)]
         return data
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.cases)
+
+    @property
+    def files(self) -> list[Path]:
+        """The file of each case."""
+        return [case.path for case in self.cases]
 
     def __getitem__(self, index: int) -> Sample:
         if not -len(self) <= index < len(self):
             raise IndexError(f"case {index} of {len(self)}")
-        return self._samples[index] if self._samples else _read(self.files[index], self.layout)
+        return self._samples[index] if self._samples else self.cases[index].sample(self.layout)
 
     @property
     def dim(self) -> int:
@@ -138,6 +146,38 @@ class MeshDataset(Dataset[Sample]):
 
 
 @dataclass(frozen=True)
+class Case:
+    """One mesh of a data set: a file, or a step of a time series."""
+
+    path: Path
+    step: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the file, and of the step if it is one."""
+        return self.path.name + ("" if self.step is None else f" step {self.step}")
+
+    def mesh(self) -> Any:
+        """What :func:`opformer.read_mesh` returns."""
+        return read_mesh(self.path, step=self.step)
+
+    def sample(self, layout: Layout) -> Sample:
+        """Read as the layout says."""
+        with self.named():
+            return layout.read(self.mesh(), self.name)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Put the file's name before the message of an error about its mesh."""
+        try:
+            yield
+        except ValueError as error:
+            known = isinstance(error, MeshError) and str(self.path) in str(error)
+            where = str(self.path.with_name(self.name))
+            raise error if known else MeshError(f"{where}: {error}") from error
+
+
+@dataclass(frozen=True)
 class _Findings:
     """What one file has to say about the layout of all."""
 
@@ -156,10 +196,11 @@ def _first_layout(
     """Where the samples live and how many components the fields have, by the first file."""
     if at is None:
         at = field_location(mesh.mesh, names["outputs"][0]) if names["outputs"] else "points"
-    inputs, outputs, parameters = (
+    inputs, outputs = (
         {name: mesh.field(name, at).shape[1] for name in names[what]}
-        for what in ("inputs", "outputs", "parameters")
+        for what in ("inputs", "outputs")
     )
+    parameters = {name: len(mesh.parameter(name)) for name in names["parameters"]}
     return Layout(inputs, outputs, parameters, at, boundary=boundary)
 
 
@@ -201,23 +242,8 @@ def _conclude(layout: Layout, findings: list[_Findings]) -> tuple[Layout, list[s
     return replace(layout, axes=axes, boundary_inputs=names, boundary_length=length), notes
 
 
-def _read(path: Path, layout: Layout) -> Sample:
-    with _named(path):
-        return layout.read(read_mesh(path), path.name)
-
-
-def _bar(files: list[Path], progress: bool) -> Iterable[Path]:
-    return tqdm(files, desc="reading", unit="file", disable=not progress, leave=False)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Put the file's name before the message of an error about its mesh."""
-    try:
-        yield
-    except ValueError as error:
-        known = isinstance(error, MeshError) and str(path) in str(error)
-        raise error if known else MeshError(f"{path}: {error}") from error
+def _bar(cases: list[Case], progress: bool) -> Iterable[Case]:
+    return tqdm(cases, desc="reading", unit="file", disable=not progress, leave=False)
 
 
 def _check_names(names: dict[str, Sequence[str]]) -> None:
@@ -226,11 +252,18 @@ def _check_names(names: dict[str, Sequence[str]]) -> None:
             raise ValueError(f"{what} must be a list of names, got the string {given!r}")
 
 
-def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
+def _cases(files: str | Path | Iterable[str | Path]) -> list[Case]:
+    """One for each file; a time series is as many cases as it has steps."""
     paths = [files] if isinstance(files, str | Path) else list(files)
     if not paths:
         raise MeshError("no mesh files: the list is empty")
-    return [file for path in paths for file in _expanded(Path(path))]
+    found = [file for path in paths for file in _expanded(Path(path))]
+    return [Case(file, step) for file in found for step in _steps(file)]
+
+
+def _steps(path: Path) -> Iterable[int | None]:
+    count = len(read_times(path))
+    return range(count) if count > 1 else [None]
 
 
 def _expanded(path: Path) -> list[Path]:

@@ -55,6 +55,23 @@ class MeasuredMesh:
         """A field at the nodes or the cells, see :func:`opformer.mesh.read_field`."""
         return read_field(self.mesh, name, at, matrix=self.lumping)
 
+    def parameter(self, name: str) -> np.ndarray:
+        """A number, or several, of the whole case: a field that is constant, or data of the file.
+
+        The time of a step of a series is the file's datum "time". Fields come first.
+        """
+        fields = (*self.mesh.point_data, *self.mesh.cell_data)
+        if name not in fields and name in self.mesh.field_data:
+            return np.asarray(self.mesh.field_data[name], dtype=float).ravel()
+        at = field_location(self.mesh, name)
+        values = self.field(name, at)[~self.domain(at).null.numpy()]
+        spread = np.ptp(values, axis=0).max(initial=0.0)
+        if spread > CONSTANT * np.abs(values).max(initial=0.0):
+            raise MeshError(
+                f"parameter {name!r} must be constant over the file, it varies by {spread:.3g}"
+            )
+        return values.mean(axis=0)
+
     @cached_property
     def boundary(self) -> np.ndarray:
         """Weights of the nodes under the boundary measure; zero inside."""
@@ -161,7 +178,7 @@ class Layout:
         source = mesh.domain(self.at)
         if not source.total > 0:
             raise MeshError("the total measure of the cells is zero")
-        parameters = [_constant(mesh, p, n) for p, n in self.parameters.items()]
+        parameters = [_parameter(mesh, p, n) for p, n in self.parameters.items()]
         sample = Sample(
             source=source,
             fields=_channels(mesh, self.inputs, self.at),
@@ -226,13 +243,10 @@ def _channels(mesh: MeasuredMesh, names: dict[str, int], at: Location) -> Tensor
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
-def _constant(mesh: MeasuredMesh, name: str, components: int) -> Tensor:
-    at = field_location(mesh.mesh, name)
-    values = mesh.field(name, at)[~mesh.domain(at).null.numpy()]
-    spread = np.ptp(values, axis=0).max(initial=0.0)
-    if values.shape[1] != components or spread > CONSTANT * np.abs(values).max(initial=0.0):
+def _parameter(mesh: MeasuredMesh, name: str, components: int) -> Tensor:
+    values = mesh.parameter(name)
+    if len(values) != components:
         raise MeshError(
-            f"parameter {name!r} must be a field of {components} component(s), constant over the "
-            f"file, got {values.shape[1]} that vary by {spread:.3g}"
+            f"parameter {name!r} must have {components} component(s), got {len(values)}"
         )
-    return torch.from_numpy(values.mean(axis=0))
+    return torch.from_numpy(values)

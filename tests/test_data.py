@@ -15,7 +15,17 @@ from cases import line, on_edge, smoothed, square, write_folder, write_square
 from tolerances import difference
 from torch.utils.data import DataLoader
 
-from opformer import Domain, Layout, MeshDataset, MeshError, Sample, collate, quadrature, read_mesh
+from opformer import (
+    Domain,
+    Layout,
+    MeshDataset,
+    MeshError,
+    Sample,
+    collate,
+    quadrature,
+    read_mesh,
+    write_mesh,
+)
 from opformer import data as data_module
 from opformer import layout as layout_module
 from opformer.mesh import boundary_weights
@@ -880,3 +890,52 @@ def test_the_folder_can_go_once_it_is_cached(folder):
     data = dataset(folder, inputs=["f"])
     shutil.rmtree(folder)
     assert len(collate(list(data)).fields) == 4
+
+
+def series(folder: Path, steps: int = 3) -> Path:
+    """A ParaView collection: the field f grows in time, on one mesh."""
+    mesh = square(4)
+    rows = []
+    for k in range(steps):
+        name = f"step{k}.vtu"
+        write_mesh(folder / name, mesh, point_data={"f": mesh.points[:, 0] * (1.0 + k)})
+        rows.append(f'<DataSet timestep="{0.5 * k}" part="0" file="{name}"/>')
+    path = folder / "run.pvd"
+    path.write_text(
+        '<VTKFile type="Collection" version="0.1"><Collection>'
+        + "".join(rows)
+        + "</Collection></VTKFile>"
+    )
+    return path
+
+
+@pytest.mark.parametrize("whole_folder", [True, False])
+@pytest.mark.parametrize("cache", [True, False])
+def test_the_steps_of_a_series_are_cases_and_time_a_parameter(tmp_path, whole_folder, cache):
+    path = series(tmp_path)
+    data = MeshDataset(
+        tmp_path if whole_folder else path,
+        outputs=["f"],
+        parameters=["time"],
+        boundary=False,
+        cache=cache,
+        progress=False,
+    )
+    assert [sample.name for sample in data] == [f"run.pvd step {k}" for k in range(3)]
+    assert [sample.parameters.tolist() for sample in data] == [[0.0], [0.5], [1.0]]
+    x = square(4).points[:, :1]
+    for k, sample in enumerate(data):
+        assert np.array_equal(sample.outputs.numpy(), x * (1.0 + k))
+    again = MeshDataset.from_layout(path, data.layout, progress=False)
+    assert [sample.parameters.tolist() for sample in again] == [[0.0], [0.5], [1.0]]
+
+
+def test_a_fault_in_a_step_is_named(tmp_path):
+    path = series(tmp_path)
+    with pytest.raises(MeshError, match=r"run\.pvd step 0.*'g'"):
+        MeshDataset(path, outputs=["f"], inputs=["g"], progress=False)
+
+
+def test_a_number_of_the_file_that_is_not_there(tmp_path):
+    with pytest.raises(MeshError, match=r"run\.pvd.*no field 'Re'"):
+        MeshDataset(series(tmp_path), outputs=["f"], parameters=["Re"], progress=False)

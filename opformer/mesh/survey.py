@@ -220,11 +220,7 @@ def _unfit(cases: list[Case]) -> dict[str, str]:
     most = Counter(case.report.ambient for case in cases).most_common(1)
     reasons = {}
     for case in cases:
-        if case.step is not None:
-            reasons[case.file.removesuffix(f" step {case.step}")] = (
-                f"a time series of {case.step + 1} steps, and a fit takes one mesh from a file"
-            )
-        elif not case.report.measure > 0:
+        if not case.report.measure > 0:
             reasons[case.file] = "the cells have no measure"
         elif case.report.ambient != most[0][0]:
             reasons[case.file] = f"{case.report.ambient} coordinates, most files have {most[0][0]}"
