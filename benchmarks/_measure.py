@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 
@@ -23,9 +23,17 @@ def seconds(f: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def peak_memory() -> float:
-    """Largest resident set of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak_memory(f: Callable[[], object]) -> float:
+    """Largest growth of this process while f runs, in MiB (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
+    before = _status("VmRSS")
+    f()
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def in_fresh_process(*arguments: str) -> float:

@@ -31,12 +31,12 @@ TESTS = {
 UNSEEN = 10_000  # seeds of the test plates start here
 
 
-def make_data(out: Path, train: int, test: int) -> None:
+def make_data(out: Path, train: int, test: int, workers: int = 2) -> None:
     """Solve the plates; densities vary in training, or the network tunes itself to one."""
-    write(out / "train", range(train), nodes=(200, 650), grading=1.0, workers=2)
+    write(out / "train", range(train), nodes=(200, 650), grading=1.0, workers=workers)
     for name, (low, high, grading) in TESTS.items():
         seeds = range(UNSEEN, UNSEEN + test)
-        write(out / name, seeds, nodes=(low, high), grading=grading, workers=2)
+        write(out / name, seeds, nodes=(low, high), grading=grading, workers=workers)
 
 
 def train(out: Path, epochs: int) -> Surrogate:
@@ -83,7 +83,7 @@ def main() -> None:
     options = parser.parse_args()
     plates, unseen, epochs = (12, 2, 2) if options.quick else (300, 12, 20)
     began = time.perf_counter()
-    make_data(options.out, plates, unseen)
+    make_data(options.out, plates, unseen, workers=0 if options.quick else 2)
     print(f"data solved after {time.perf_counter() - began:.0f} s")
     surrogate = train(options.out, epochs)
     print(f"surrogate fitted after {time.perf_counter() - began:.0f} s")
