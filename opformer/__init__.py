@@ -6,6 +6,7 @@ from opformer.data import MeshDataset
 from opformer.domain import Domain, stack
 from opformer.errors import MeshError
 from opformer.evaluation import evaluate
+from opformer.grids import grid
 from opformer.integral import kernel_integral
 from opformer.layout import Layout
 from opformer.mesh import read_mesh, write_mesh
@@ -33,6 +34,7 @@ __all__ = [
     "encodings",
     "evaluate",
     "fit",
+    "grid",
     "kernel_integral",
     "load",
     "read_mesh",

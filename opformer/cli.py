@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 
 from opformer import plotting
+from opformer._options import assignment, device, positive
 from opformer.checkpoint import load_checkpoint
 from opformer.data import MeshDataset
 from opformer.evaluation import evaluate
@@ -97,7 +98,13 @@ def _add_fit(commands: Commands) -> None:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="fields that are constant over each file",
+        help="fields that are constant over each file, data of it, or columns of a table",
+    )
+    parser.add_argument(
+        "--parameters-file",
+        type=Path,
+        metavar="TABLE",
+        help=".csv or .json with the parameters of each file [cases.csv or .json in its folder]",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run")
     parser.add_argument(
@@ -111,18 +118,18 @@ def _add_fit(commands: Commands) -> None:
     parser.add_argument(
         "--validation", default="0.1", metavar="DATA", help="a folder, or a share of the data [0.1]"
     )
-    parser.add_argument("--epochs", type=_positive, default=100, help="[100]")
-    parser.add_argument("--batch-size", type=_positive, default=4, help="[4]")
+    parser.add_argument("--epochs", type=positive, default=100, help="[100]")
+    parser.add_argument("--batch-size", type=positive, default=4, help="[4]")
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="the largest [0.002]")
     parser.add_argument(
         "--samples-per-mesh",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="train on N random points of each mesh, new every step",
     )
-    parser.add_argument("--channels", type=_positive, default=64, help="width of the tokens [64]")
-    parser.add_argument("--heads", type=_positive, default=4, help="kernels of each block [4]")
-    parser.add_argument("--layers", type=_positive, default=4, help="blocks [4]")
+    parser.add_argument("--channels", type=positive, default=64, help="width of the tokens [64]")
+    parser.add_argument("--heads", type=positive, default=4, help="kernels of each block [4]")
+    parser.add_argument("--layers", type=positive, default=4, help="blocks [4]")
     parser.add_argument("--seed", type=int, default=0, help="[0]")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--overwrite", action="store_true", help="replace the run that is in RUN")
@@ -164,13 +171,21 @@ def _add_predict(commands: Commands) -> None:
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("mesh", type=Path, help="a mesh file with the input fields")
     parser.add_argument("-o", "--output", type=Path, required=True, help=".vtu, .vtk or .xdmf")
-    parser.add_argument("--chunk", type=_positive, help="evaluate that many points at a time")
+    parser.add_argument(
+        "--parameter",
+        nargs="+",
+        type=assignment,
+        default=[],
+        metavar="NAME=VALUE",
+        help="values of parameters, needed where the mesh does not hold them",
+    )
+    parser.add_argument("--chunk", type=positive, help="evaluate that many points at a time")
     _add_device(parser)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", type=_device, default=default, help=f"[{default}]")
+    parser.add_argument("--device", type=device, default=default, help=f"[{default}]")
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -185,6 +200,7 @@ def _fit(options: argparse.Namespace) -> None:
         inputs=options.inputs,
         outputs=options.outputs,
         parameters=options.parameters,
+        parameters_file=options.parameters_file,
         at=options.at,
         boundary=not options.no_boundary,
         progress=_watched(),
@@ -260,7 +276,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _predict(options: argparse.Namespace) -> None:
     check_writable(options.output)
     surrogate = load(options.run).to(options.device)
-    mesh = surrogate.predict(options.mesh, chunk=options.chunk)
+    mesh = surrogate.predict(options.mesh, parameters=dict(options.parameter), chunk=options.chunk)
     write_mesh(options.output, mesh)
     at_points, at_cells = (", ".join(names) or "none" for names in field_names(mesh))
     print(f"wrote {options.output}: point fields {at_points}; cell fields {at_cells}")
@@ -273,21 +289,3 @@ def _watched() -> bool:
 
 def _print_epoch(row: Mapping[str, float]) -> None:
     print("  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text}")
-    return value
-
-
-def _device(text: str) -> torch.device:
-    try:
-        return torch.empty(0, device=text).device
-    except Exception as error:  # torch raises RuntimeError, AssertionError, NotImplementedError
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise argparse.ArgumentTypeError(f"{text} cannot be used here ({reason})") from error

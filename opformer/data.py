@@ -23,6 +23,7 @@ from opformer.mesh import (
     read_mesh,
     read_times,
 )
+from opformer.parameters import ParameterTable, tables_of
 from opformer.sample import Sample
 
 __all__ = ["MeshDataset"]
@@ -39,7 +40,11 @@ class MeshDataset(Dataset[Sample]):
         On nodes or cells; vectors count with all their components. No inputs: the geometry is the
         input.
     parameters : names of fields that are constant over each file, or of numbers that it holds
-        They enter as global inputs. The time of a step is "time".
+        They enter as global inputs. The time of a step is "time". What a file does not hold is
+        taken from a table.
+    parameters_file : path of a CSV or JSON file, optional
+        The table, see :mod:`opformer.parameters`; by default the ``cases.csv`` or ``cases.json``
+        beside each file, if there is one.
     at : "points" or "cells", optional
         Where the samples live; by default where the first output lives in the first file.
     boundary : bool
@@ -72,6 +77,7 @@ class MeshDataset(Dataset[Sample]):
         inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),
         parameters: Sequence[str] = (),
+        parameters_file: str | Path | None = None,
         at: Location | None = None,
         boundary: bool = True,
         cache: bool = True,
@@ -79,12 +85,12 @@ class MeshDataset(Dataset[Sample]):
     ) -> None:
         names = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
         _check_names(names)
-        self.cases = _cases(files)
+        self.cases = _cases(files, parameters_file)
         self._samples: list[Sample] = []
         layout, findings = Layout(), []
         for i, case in enumerate(_bar(self.cases, progress)):
             with case.named():
-                mesh = MeasuredMesh(case.mesh())
+                mesh = MeasuredMesh(case.mesh(parameters))
                 layout = layout if i else _first_layout(mesh, names, at, boundary)
                 sample = layout.gather(mesh, case.name)
                 findings.append(_findings(mesh, sample, layout))
@@ -101,12 +107,14 @@ class MeshDataset(Dataset[Sample]):
         files: str | Path | Iterable[str | Path],
         layout: Layout,
         *,
+        parameters_file: str | Path | None = None,
         cache: bool = True,
         progress: bool = True,
     ) -> MeshDataset:
         """Another folder, read as the layout of a fitted surrogate says."""
         data = cls.__new__(cls)
-        data.cases, data.layout, data.notes, data._samples = _cases(files), layout, [], []
+        data.cases = _cases(files, parameters_file)
+        data.layout, data.notes, data._samples = layout, [], []
         if cache:
             data._samples = [case.sample(layout) for case in _bar(data.cases, progress)]
         return data
@@ -151,20 +159,26 @@ class Case:
 
     path: Path
     step: int | None = None
+    table: ParameterTable | None = None
 
     @property
     def name(self) -> str:
         """Of the file, and of the step if it is one."""
         return self.path.name + ("" if self.step is None else f" step {self.step}")
 
-    def mesh(self) -> Any:
-        """What :func:`opformer.read_mesh` returns."""
-        return read_mesh(self.path, step=self.step)
+    def mesh(self, parameters: Iterable[str] = ()) -> Any:
+        """What :func:`opformer.read_mesh` returns, with parameters of the table as its data."""
+        mesh = read_mesh(self.path, step=self.step)
+        if self.table is not None:
+            held = {*mesh.point_data, *mesh.cell_data, *mesh.field_data}
+            numbers = self.table.numbers(self.path, [p for p in parameters if p not in held])
+            mesh.field_data = {**mesh.field_data, **numbers}
+        return mesh
 
     def sample(self, layout: Layout) -> Sample:
         """Read as the layout says."""
         with self.named():
-            return layout.read(self.mesh(), self.name)
+            return layout.read(self.mesh(layout.parameters), self.name)
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -252,13 +266,14 @@ def _check_names(names: dict[str, Sequence[str]]) -> None:
             raise ValueError(f"{what} must be a list of names, got the string {given!r}")
 
 
-def _cases(files: str | Path | Iterable[str | Path]) -> list[Case]:
+def _cases(files: str | Path | Iterable[str | Path], table: str | Path | None) -> list[Case]:
     """One for each file; a time series is as many cases as it has steps."""
     paths = [files] if isinstance(files, str | Path) else list(files)
     if not paths:
         raise MeshError("no mesh files: the list is empty")
     found = [file for path in paths for file in _expanded(Path(path))]
-    return [Case(file, step) for file in found for step in _steps(file)]
+    tables = tables_of(found, table)
+    return [Case(file, step, tables[file]) for file in found for step in _steps(file)]
 
 
 def _steps(path: Path) -> Iterable[int | None]:

@@ -14,9 +14,10 @@ the limit none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -30,14 +31,17 @@ from opformer.mesh.field_report import CONSTANT
 from opformer.quadrature import lumping
 from opformer.sample import Sample
 
-__all__ = ["Layout", "MeasuredMesh", "project"]
+__all__ = ["Layout", "MeasuredMesh", "Parameters", "project"]
+
+Parameters: TypeAlias = Mapping[str, float | Sequence[float]]
 
 
 class MeasuredMesh:
     """A mesh, its lumping matrix and measures, each computed once, where it is first asked for."""
 
-    def __init__(self, mesh: Any) -> None:
+    def __init__(self, mesh: Any, parameters: Parameters | None = None) -> None:
         self.mesh = mesh
+        self._given = parameters or {}
         self._domains: dict[str, Domain] = {}
 
     @cached_property
@@ -58,12 +62,19 @@ class MeasuredMesh:
     def parameter(self, name: str) -> np.ndarray:
         """A number, or several, of the whole case: a field that is constant, or data of the file.
 
-        The time of a step of a series is the file's datum "time". Fields come first.
+        The time of a step of a series is the file's datum "time". What was given comes first, then
+        fields.
         """
+        if name in self._given:
+            return np.asarray(self._given[name], dtype=float).ravel()
         fields = (*self.mesh.point_data, *self.mesh.cell_data)
         if name not in fields and name in self.mesh.field_data:
             return np.asarray(self.mesh.field_data[name], dtype=float).ravel()
-        at = field_location(self.mesh, name)
+        try:
+            at = field_location(self.mesh, name)
+        except MeshError as error:
+            more = "nor is a number of the file, of a table, or a given one called so"
+            raise MeshError(f"{error}; {more}") from error
         values = self.field(name, at)[~self.domain(at).null.numpy()]
         spread = np.ptp(values, axis=0).max(initial=0.0)
         if spread > CONSTANT * np.abs(values).max(initial=0.0):
@@ -156,8 +167,15 @@ class Layout:
         parts = y.split(list(self.outputs.values()), -1)
         return dict(zip(self.outputs, parts, strict=True))
 
-    def read(self, mesh: Any, name: str = "", *, outputs: bool = True) -> Sample:
-        """The sample of one mesh, a ``meshio.Mesh``.
+    def read(
+        self,
+        mesh: Any,
+        name: str = "",
+        *,
+        outputs: bool = True,
+        parameters: Parameters | None = None,
+    ) -> Sample:
+        """The sample of one mesh, a ``meshio.Mesh``; given parameters have precedence over its own.
 
         Raises
         ------
@@ -166,7 +184,7 @@ class Layout:
             constant where a parameter is wanted, or is not zero off the boundary where it should
             be; or if the mesh has no measure, or extends along an axis that was flat in training.
         """
-        mesh = MeasuredMesh(mesh)
+        mesh = MeasuredMesh(mesh, parameters)
         sample = self.gather(mesh, name, outputs=outputs)
         for load in self.boundary_inputs:
             if not mesh.zero_inside(load):
@@ -249,4 +267,6 @@ def _parameter(mesh: MeasuredMesh, name: str, components: int) -> Tensor:
         raise MeshError(
             f"parameter {name!r} must have {components} component(s), got {len(values)}"
         )
+    if not np.isfinite(values).all():
+        raise MeshError(f"parameter {name!r} must be finite, got {values.tolist()}")
     return torch.from_numpy(values)

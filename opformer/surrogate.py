@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.config import build, describe
 from opformer.domain import Domain, as_target
-from opformer.layout import Layout
+from opformer.layout import Layout, Parameters
 from opformer.mesh import read_mesh, with_fields
 from opformer.sample import Sample
 from opformer.standardize import Standardizer
@@ -66,7 +66,12 @@ class Surrogate(nn.Module):
 
     @torch.no_grad()
     def predict(
-        self, mesh: Any, *, target: Domain | Tensor | None = None, chunk: int | None = None
+        self,
+        mesh: Any,
+        *,
+        parameters: Parameters | None = None,
+        target: Domain | Tensor | None = None,
+        chunk: int | None = None,
     ) -> Any:
         """Fields on a mesh.
 
@@ -74,6 +79,8 @@ class Surrogate(nn.Module):
         ----------
         mesh : meshio.Mesh, or path of a mesh file
             With the input fields of the layout.
+        parameters : dict of name to number, or numbers, optional
+            Needed for those that the mesh does not hold; others are overridden.
         target : Domain, or Tensor of points (n, d), optional
             Other points, in the mesh's units and on the axes of the layout; the result is then a
             tensor (n, out_channels) there.
@@ -93,7 +100,10 @@ class Surrogate(nn.Module):
             If the mesh or one of its fields cannot be used.
         """
         mesh = read_mesh(mesh) if isinstance(mesh, str | Path) else mesh
-        sample = self.layout.read(mesh, outputs=False).to(self.device)
+        if unknown := (parameters or {}).keys() - self.layout.parameters.keys():
+            known = ", ".join(self.layout.parameters) or "none"
+            raise ValueError(f"unknown parameters {sorted(unknown)}; the surrogate has {known}")
+        sample = self.layout.read(mesh, outputs=False, parameters=parameters).to(self.device)
         if target is not None:
             target = self._checked(as_target(target)).to(self.device)
             if chunk is None:

@@ -13,8 +13,17 @@ import numpy as np
 import pytest
 from realdata import DATA, needs_data
 
+from opformer._cells import reference_cell
 from opformer.errors import MeshError
-from opformer.mesh import blocks, inspect_mesh, is_mesh_file, read_mesh, top_cells
+from opformer.mesh import (
+    blocks,
+    flat_axes,
+    inspect_mesh,
+    is_mesh_file,
+    read_field,
+    read_mesh,
+    top_cells,
+)
 from opformer.quadrature import lumping
 
 SQUARE = np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
@@ -177,7 +186,7 @@ def test_what_meshio_says_about_a_good_file_becomes_a_warning(tmp_path, monkeypa
         return square()
 
     monkeypatch.setitem(meshio._helpers.reader_map, "stl", talkative)
-    (tmp_path / "a.stl").write_text("solid")
+    (tmp_path / "a.stl").write_text("solid\nendsolid")
     with pytest.warns(UserWarning, match="a.stl: something odd"):
         read_mesh(tmp_path / "a.stl")
     assert capfd.readouterr() == ("", "")
@@ -432,6 +441,34 @@ def test_interleaved_blocks_keep_every_cell_with_its_data(tmp_path):
     assert measure(mesh) == pytest.approx(0.5 + 1 + 0.5)
 
 
+def test_lines_and_triangles_with_cell_data_only_are_read_and_moved_to_the_points(tmp_path):
+    cells = [("line", np.array([[0, 1], [1, 2]])), ("triangle", TRIANGLES)]
+    given = meshio.Mesh(SQUARE, cells, cell_data={"k": [np.array([7.0, 8]), np.array([1.0, 3])]})
+    meshio.write(tmp_path / "a.vtu", given)
+    mesh = read_mesh(tmp_path / "a.vtu")
+    assert [part.tolist() for part in mesh.cell_data["k"]] == [[7, 8], [1, 3]]
+    np.testing.assert_array_equal(read_field(mesh, "k", "cells").ravel(), [1, 3])
+    np.testing.assert_allclose(read_field(mesh, "k", "points").ravel(), [2, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "size"), [("wedge15", 26, 1 / 2), ("pyramid13", 27, 1 / 3)]
+)
+@pytest.mark.usefixtures("without_vtk")
+def test_quadratic_cells_whose_dimension_meshio_has_forgotten(kind, code, size, tmp_path):
+    nodes = reference_cell(kind).nodes
+    mesh = read_mesh(vtu(tmp_path / "a.vtu", piece(nodes, [range(len(nodes))], [code])))
+    assert [block.type for block in mesh.cells] == [kind]
+    assert measure(mesh) == pytest.approx(size)
+
+
+def test_points_so_far_away_that_volumes_overflow_are_refused(tmp_path):
+    points = SQUARE.copy()
+    points[3, 1] = -1e200
+    path = vtu(tmp_path / "a.vtu", piece(points, TRIANGLES, [5, 5]))
+    assert "1 points are over 1e+40 away, the first is 3" in refusal(path)
+
+
 def test_only_cells_of_the_top_dimension_carry_measure(tmp_path):
     cells = [
         ("vertex", np.array([[0]])),
@@ -486,6 +523,62 @@ ABAQUS = """*NODE
 *ELSET, ELSET=upper
 2
 """
+
+
+def test_an_element_set_of_quads_in_mixed_case_is_kept(tmp_path):
+    path = tmp_path / "a.inp"
+    nodes = "*Node\n1, 0., 0.\n2, 1., 0.\n3, 1., 1.\n4, 0., 1.\n5, 2., 0.\n6, 2., 1.\n"
+    elements = "*Element, type=CPS4\n1, 1, 2, 3, 4\n2, 2, 5, 6, 3\n"
+    path.write_text(f"{nodes}{elements}*Elset, elset=right\n2\n")
+    mesh = read_mesh(path)
+    assert measure(mesh) == pytest.approx(2)
+    assert {name.lower(): parts[0].tolist() for name, parts in mesh.cell_data.items()} == {
+        "right": [0, 1]
+    }
+
+
+def test_a_flat_gmsh_file_has_two_dimensions_and_its_area(tmp_path):
+    path = tmp_path / "a.msh"
+    meshio.write(path, square(), file_format="gmsh")
+    mesh = read_mesh(path)
+    assert mesh.points.shape == (4, 3)
+    assert flat_axes(mesh.points) == [2]
+    assert measure(mesh) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.su2", "4 cells announced, 2 found"),
+        ("a.vol", "there is no endmesh"),
+        ("a.stl", "there is no endsolid"),
+    ],
+)
+def test_a_file_without_its_last_cells_or_its_end_is_refused(name, words, tmp_path):
+    text = {
+        "a.su2": "NDIME= 2\nNPOIN= 4\n0 0\n1 0\n1 1\n0 1\nNELEM= 4\n5 0 1 2\n5 0 2 3\n",
+        "a.vol": "mesh3d\ndimension\n2\nsurfaceelements\n1\n1 1 1 0 3 1 2 3\n"
+        "points\n3\n0 0 0\n1 0 0\n0 1 0\n",
+        "a.stl": "solid\nfacet normal 0 0 1\nouter loop\nvertex 0 0 0\nvertex 1 0 0\n"
+        "vertex 0 1 0\nendloop\nendfacet\n",
+    }
+    (tmp_path / name).write_text(text[name])
+    assert words in refusal(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.msh", "(0 ansys\n"),
+        ("a.msh", "(10 (1 1 4 1 3)\n"),
+        ("a.ply", "ply\n"),
+        ("a.mdpa", "Begin Nodes\n1 0 0 0\n"),
+        ("a.bdf", "$ nastran\n"),
+    ],
+)
+def test_what_meshio_would_wait_for_is_refused(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    assert "cannot be read as" in refusal(tmp_path / name)
 
 
 def test_abaqus_numbers_with_gaps_and_an_unused_node(tmp_path):

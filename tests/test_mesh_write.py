@@ -194,7 +194,24 @@ def test_named_sets_are_written_as_fields(tmp_path):
 
 @pytest.mark.parametrize(
     "extension",
-    ["msh", "inp", "stl", "obj", "off", "bdf", "mesh", "vol", "xml", "su2", "ply", "vtp", ""],
+    [
+        "msh",
+        "inp",
+        "stl",
+        "obj",
+        "off",
+        "bdf",
+        "mesh",
+        "vol",
+        "xml",
+        "su2",
+        "ply",
+        "vtp",
+        "avs",
+        "tec",
+        "dat",
+        "",
+    ],
 )
 def test_formats_that_lose_fields_are_refused(extension, tmp_path):
     for refuse in (check_writable, lambda path: write_mesh(path, mesh())):

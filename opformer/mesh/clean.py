@@ -6,6 +6,7 @@ from typing import Any
 
 import meshio
 import numpy as np
+from meshio import _mesh
 
 from opformer.errors import MeshError
 from opformer.quadrature import TOPOLOGICAL_DIMENSION
@@ -13,7 +14,11 @@ from opformer.quadrature import TOPOLOGICAL_DIMENSION
 __all__ = ["UnknownToMeshioError", "clean"]
 
 _GHOSTS = "vtkGhostType"
+_FARTHEST = 1e40  # so that no volume overflows, nor its square
 _NOT_HERE = 1 | 8 | 32  # cells of another piece, cells that finer ones replace, hidden cells
+
+# meshio reads wedge15, pyramid13 and triangle7, but its meshes do not know their dimension.
+_mesh.topological_dimension.update(TOPOLOGICAL_DIMENSION)
 
 
 class UnknownToMeshioError(MeshError):
@@ -82,6 +87,9 @@ def _checked_points(points: np.ndarray) -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if len(bad):
         raise MeshError(f"{len(bad)} points are not finite, the first is point {bad[0]}")
+    far = np.flatnonzero((np.abs(points) > _FARTHEST).any(axis=1))
+    if len(far):
+        raise MeshError(f"{len(far)} points are over {_FARTHEST:g} away, the first is {far[0]}")
     return points
 
 

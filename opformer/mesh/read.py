@@ -29,8 +29,9 @@ import numpy as np
 from meshio import _common, _helpers, _vtk_common
 
 from opformer.errors import MeshError
+from opformer.mesh.arrays import read_arrays
 from opformer.mesh.clean import UnknownToMeshioError, clean
-from opformer.mesh.formats import read_parallel, read_vtk, read_vtu
+from opformer.mesh.formats import read_complete, read_parallel, read_vtk, read_vtu
 from opformer.mesh.series import Frame, choose, list_frames, pvd_frames, xdmf_frames
 from opformer.mesh.vtk import VTK_EXTENSIONS, read_with_vtk, vtk_times
 
@@ -45,7 +46,7 @@ _EXTENSIONS = {
     extension: [name for name in names if name in _READABLE]
     for extension, names in meshio.extension_to_filetypes.items()
     if not _READABLE.isdisjoint(names)
-} | {extension: [name] for extension, name in _LISTS.items()}
+} | {extension: [name] for extension, name in {**_LISTS, ".npz": "npz"}.items()}
 for _extension in VTK_EXTENSIONS:
     _EXTENSIONS[_extension] = [*_EXTENSIONS.get(_extension, []), _VTK]
 _IN_TIME = {
@@ -67,10 +68,11 @@ def read_mesh(path: str | PathLike[str], *, step: int | None = None) -> meshio.M
     Parameters
     ----------
     path
-        A file of a format that meshio or VTK reads and that ends where it should; the extension, in
-        capitals or not, decides the format. VTK is asked for what meshio does not read, if pyvista
-        is installed (``pip install 'opformer[vtk]'``). Not read are .off, .wkt, and the files of
-        Tecplot and TetGen, where meshio would wait forever for the rest of a truncated file.
+        A file of a format that meshio or VTK reads and that ends where it should, or arrays in an
+        .npz file (see :mod:`opformer.mesh.arrays`); the extension, in capitals or not, decides the
+        format. VTK is asked for what meshio does not read, if pyvista is installed
+        (``pip install 'opformer[vtk]'``). Not read are .off, .wkt, and the files of Tecplot and
+        TetGen, where meshio would wait forever for the rest of a truncated file.
     step
         Which step of a time series, counted from 0, or from the end if negative. Its time, or the
         one that VTK notes in a single mesh, is ``mesh.field_data["time"]``, an array of one number.
@@ -164,7 +166,8 @@ def parse(path: Path, step: int | None = None) -> tuple[meshio.Mesh, list[str]]:
     for name in names:
         if name == _VTK and settled:  # the file is understood, and refused
             continue
-        with captured_messages() as messages:
+        # errstate: of the text of an STL file meshio computes the size as if it were numbers
+        with captured_messages() as messages, np.errstate(all="ignore"):
             try:
                 mesh = _read(name, path, step)
                 _refuse_losses(messages)
@@ -210,11 +213,13 @@ def _read(name: str, path: Path, step: int | None) -> meshio.Mesh:
             return _by_vtk(path)
         case "pvtu" | "pvtp":
             return read_parallel(path, _member)
+        case "npz":
+            return read_arrays(path)
         case "vtu":
             return read_vtu(path)
         case "vtk":
             return read_vtk(path)
-    return _helpers.reader_map[name](str(path))
+    return read_complete(name, path)
 
 
 def _frames(path: Path) -> list[Frame]:

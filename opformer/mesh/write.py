@@ -7,7 +7,8 @@ it is complete.
 Points and cells keep their order and original fields their values. For the sake of the formats,
 points get three coordinates; new fields of two components, and in .vtk all of them, get a third one
 of zero, so that ParaView draws arrows; tensors become rows, (n, 3, 3) to (n, 9), row after row;
-bool becomes uint8, float16 float32, longer floats float64, and in .xdmf all numbers take 64 bits.
+bool becomes uint8, float16 float32, longer floats float64; all numbers in .xdmf and all integers in
+.vtk, whose shorter ones meshio gives names that VTK does not know, take 64 bits.
 """
 
 from __future__ import annotations
@@ -152,6 +153,8 @@ def _portable_dtype(dtype: np.dtype, suffix: str) -> np.dtype:
         return np.dtype({"b": "u8", "u": "u8", "i": "i8", "f": "f8"}[dtype.kind])
     if dtype.kind == "f":
         return np.dtype("f4" if dtype.itemsize <= 4 else "f8")
+    if suffix == ".vtk":
+        return np.dtype("i8" if dtype.kind == "i" else "u8")
     return np.dtype("u1") if dtype.kind == "b" else dtype
 
 
