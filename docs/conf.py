@@ -23,7 +23,8 @@ napoleon_google_docstring = False
 # Types are prose here, "Tensor, shape (..., n, d)": no letter of them is a reference.
 napoleon_use_param = False
 napoleon_use_rtype = False
-napoleon_use_ivar = True
+# And a word of such a type that two classes have as an attribute is no ambiguous reference.
+suppress_warnings = ["ref.python"]
 
 html_theme = "furo"
 html_title = "opformer"
