@@ -589,3 +589,8 @@ def test_real_folders(folder, tmp_path):
 def test_a_folder_of_folders():
     with pytest.raises(MeshError, match="in its folders test_coarse, test_fine, train_coarse"):
         inspect_path(DATA / "airfoil")
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    with pytest.raises(MeshError, match="plates: no such file or folder"):
+        inspect_path(tmp_path / "plates")

@@ -131,6 +131,8 @@ def inspect_path(path: str | PathLike[str], *, progress: bool = False) -> MeshRe
         If there is no such file, if it cannot be read, or if there are no mesh files in the folder.
     """
     path = Path(path)
+    if not path.suffix and not path.exists():  # it was meant as a folder
+        raise MeshError(f"{path}: no such file or folder")
     if path.is_dir():
         return survey_folder(path, progress=progress)
     return _survey(path, [path], progress) if len(read_times(path)) > 1 else inspect_mesh(path)
