@@ -28,7 +28,7 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 	$(BIN)/ruff format
 
 docs: $(VENV)/.dev  ## the manual, into docs/_build/html
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs docs/_build/html
 
 bench: $(VENV)/.dev  ## every script of benchmarks/
 	set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

@@ -274,7 +274,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    check_writable(options.output)
+    if check_writable(options.output).resolve() == options.mesh.resolve():
+        raise ValueError(f"{options.output} is the input itself: name another file for the output")
     surrogate = load(options.run).to(options.device)
     mesh = surrogate.predict(options.mesh, parameters=dict(options.parameter), chunk=options.chunk)
     write_mesh(options.output, mesh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.config import build, describe
+from opformer.data import Case
 from opformer.domain import Domain, as_target
 from opformer.layout import Layout, Parameters
-from opformer.mesh import read_mesh, with_fields
+from opformer.mesh import with_fields
 from opformer.sample import Sample
 from opformer.standardize import Standardizer
 
@@ -99,11 +101,15 @@ class Surrogate(nn.Module):
         MeshError
             If the mesh or one of its fields cannot be used.
         """
-        mesh = read_mesh(mesh) if isinstance(mesh, str | Path) else mesh
+        named: AbstractContextManager[None] = nullcontext()
+        if isinstance(mesh, str | Path):
+            case = Case(Path(mesh))
+            mesh, named = case.mesh(), case.named()
         if unknown := (parameters or {}).keys() - self.layout.parameters.keys():
             known = ", ".join(self.layout.parameters) or "none"
             raise ValueError(f"unknown parameters {sorted(unknown)}; the surrogate has {known}")
-        sample = self.layout.read(mesh, outputs=False, parameters=parameters).to(self.device)
+        with named:
+            sample = self.layout.read(mesh, outputs=False, parameters=parameters).to(self.device)
         if target is not None:
             target = self._checked(as_target(target)).to(self.device)
             if chunk is None:

@@ -401,6 +401,16 @@ def test_the_output_is_judged_before_the_work(place, run, tmp_path, monkeypatch)
     assert ".obj cannot be written" in err[0]
 
 
+def test_a_prediction_does_not_replace_its_input(place, run, tmp_path):
+    mesh = tmp_path / "a.vtu"
+    mesh.write_bytes((place / "fine" / "case_00.vtu").read_bytes())
+    before = mesh.read_bytes()
+    status, _, err = run("predict", place / "run", mesh, "-o", tmp_path / "." / "a.vtu")
+    assert status == 2
+    assert "a.vtu is the input itself" in err[0]
+    assert mesh.read_bytes() == before
+
+
 def test_training_that_diverges(place, run, tmp_path, monkeypatch):
     def diverge(*args, **kwargs):
         raise FloatingPointError("the loss is nan in epoch 1 (a.vtu); lower the learning rate")
