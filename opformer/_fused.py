@@ -1,6 +1,6 @@
 """The fused kernels of ``scaled_dot_product_attention``: what they want, and bounded memory.
 
-They want four axes, and q, k and v of one width. A mask of the weights costs nothing on the CPU;
+They want four axes, and q, k and v of one width. A mask of the weights costs little on the CPU;
 CUDA's flash kernels take no mask, and half precision would round it: there log w rides in channels.
 """
 
@@ -81,9 +81,10 @@ def fits(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
     return len(shape) <= len(into) and all(a in (1, b) for a, b in pairs)
 
 
-def join(x: Tensor, channels: Tensor) -> Tensor:
-    """Append channels, broadcast to the other axes of ``x``."""
-    return torch.cat([x, channels.to(x.dtype).expand(*x.shape[:-1], -1)], -1)
+def join(*parts: Tensor) -> Tensor:
+    """Channels side by side; the axes before them are broadcast."""
+    shape = torch.broadcast_shapes(*(x.shape[:-1] for x in parts))
+    return torch.cat([x.expand(*shape, -1) for x in parts], -1)
 
 
 def slices(n: int, chunk: int) -> Iterator[slice]:

@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from opformer.checkpoint import load_checkpoint, replacing
+from opformer._files import replacing
+from opformer.checkpoint import load_checkpoint
 from opformer.config import describe
 from opformer.evaluation import relative_l2
 from opformer.sample import Sample, collate

@@ -5,31 +5,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 
-__all__ = ["FORMAT", "load_checkpoint", "replacing", "save_checkpoint"]
+from opformer._files import replacing
+
+__all__ = ["FORMAT", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = 1
-
-
-@contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """A path beside ``path`` that takes its place when the block ends well, and vanishes if not."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{uuid4().hex}{path.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from opformer.mesh import (
     flat_axes,
     mesh_files,
     read_mesh,
-    read_times,
+    steps_of,
 )
 from opformer.parameters import ParameterTable, tables_of
 from opformer.sample import Sample
@@ -273,12 +273,7 @@ def _cases(files: str | Path | Iterable[str | Path], table: str | Path | None) -
         raise MeshError("no mesh files: the list is empty")
     found = [file for path in paths for file in _expanded(Path(path))]
     tables = tables_of(found, table)
-    return [Case(file, step, tables[file]) for file in found for step in _steps(file)]
-
-
-def _steps(path: Path) -> Iterable[int | None]:
-    count = len(read_times(path))
-    return range(count) if count > 1 else [None]
+    return [Case(file, step, tables[file]) for file in found for step in steps_of(file)]
 
 
 def _expanded(path: Path) -> list[Path]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from opformer.checkpoint import replacing
+from opformer._files import replacing
 from opformer.data import MeshDataset
 from opformer.domain import Domain
 from opformer.sample import Sample

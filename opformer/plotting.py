@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from opformer.checkpoint import replacing
+from opformer._files import replacing
 from opformer.errors import require
 from opformer.evaluation import Evaluation
 from opformer.mesh import field_location, read_field, top_cells

@@ -169,8 +169,7 @@ def _own_layout(data: Any) -> Layout | None:
 
 def _check_layout(name: str, data: Any, layout: Layout) -> None:
     own = _own_layout(data)
-    # As text: the order of the fields is that of the channels.
-    if own is not None and str(own) != str(layout):
+    if own is not None and own != layout:
         raise ValueError(
             f"{name} has another layout than the fit: read it with "
             f"MeshDataset.from_layout(files, layout); expected {layout}, got {own}"

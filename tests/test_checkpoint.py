@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from opformer import checkpoint
-from opformer.checkpoint import FORMAT, load_checkpoint, replacing, save_checkpoint
+from opformer._files import replacing
+from opformer.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 
 STATE = {"weight": torch.arange(6.0).reshape(2, 3), "name": "x", "history": [{"epoch": 1}], "n": 3}
 

@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Bottom to top. A module imports from lower rows, or from its own row if that makes no circle.
 # A folder is one module here: what counts for `encodings` counts for `encodings/rotary.py`.
 LEVELS = (
-    ("errors", "config"),
+    ("errors", "config", "_files"),
     ("quadrature", "_cells", "_facets", "_bare_points"),
     ("domain", "_neighbors"),
     ("mesh", "grids"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import meshio
 import numpy as np
 import pytest
+from reading import measure, refusal
 from realdata import DATA, needs_data
 
 from opformer._cells import reference_cell
@@ -24,7 +25,6 @@ from opformer.mesh import (
     read_mesh,
     top_cells,
 )
-from opformer.quadrature import lumping
 
 SQUARE = np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
 TRIANGLES = np.array([[0, 1, 2], [0, 2, 3]])
@@ -32,10 +32,6 @@ TRIANGLES = np.array([[0, 1, 2], [0, 2, 3]])
 
 def square(**fields) -> meshio.Mesh:
     return meshio.Mesh(SQUARE.copy(), [("triangle", TRIANGLES.copy())], **fields)
-
-
-def measure(mesh: meshio.Mesh) -> float:
-    return float(lumping(mesh.points, blocks(mesh)).sum())
 
 
 def array(name: str, kind: str, data, components: int = 0) -> str:
@@ -66,15 +62,6 @@ def vtu(path: Path, *pieces: str) -> Path:
 def vtk(path: Path, body: str) -> Path:
     path.write_text(f"# vtk DataFile Version 3.0\nby hand\nASCII\n{body}")
     return path
-
-
-def refusal(path: Path, **options) -> str:
-    with pytest.raises(MeshError) as caught:
-        read_mesh(path, **options)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message
 
 
 @pytest.fixture

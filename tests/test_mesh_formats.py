@@ -12,13 +12,13 @@ from pathlib import Path
 import meshio
 import numpy as np
 import pytest
+from reading import measure, refusal
 
 from opformer._cells import reference_cell
 from opformer.errors import MeshError
-from opformer.mesh import blocks, boundary_weights, is_mesh_file, mesh_files, read_mesh
+from opformer.mesh import boundary_weights, is_mesh_file, mesh_files, read_mesh
 from opformer.mesh import vtk as reader
 from opformer.mesh.vtk_cells import cells_from_vtk
-from opformer.quadrature import lumping
 
 needs_vtk = pytest.mark.skipif(
     reader.find_spec("pyvista") is None, reason="pyvista is not installed"
@@ -27,19 +27,6 @@ needs_vtk = pytest.mark.skipif(
 SQUARE = np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
 RIGHT, UP = np.eye(3)[:2]
 CUBE = np.array([[x, y, z] for z in (0.0, 1.0) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))])
-
-
-def measure(mesh: meshio.Mesh) -> float:
-    return float(lumping(mesh.points, blocks(mesh)).sum())
-
-
-def refusal(path: Path, **options) -> str:
-    with pytest.raises(MeshError) as caught:
-        read_mesh(path, **options)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message
 
 
 def grid(points, cells):

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import meshio
 import numpy as np
 import pytest
+from reading import measure, refusal
 
 from opformer.errors import MeshError
-from opformer.mesh import blocks, read_mesh, read_times
+from opformer.mesh import read_mesh, read_times
 from opformer.mesh import vtk as reader
-from opformer.quadrature import lumping
 
 needs_vtk = pytest.mark.skipif(
     reader.find_spec("pyvista") is None, reason="pyvista is not installed"
@@ -27,19 +27,6 @@ RIGHT = np.array([1.0, 0, 0])
 # Two cubes in a row along x.
 BAR = np.array([[x, y, z] for z in (0, 1) for y in (0, 1) for x in (0, 1, 2)])
 CUBES = [[0, 1, 4, 3, 6, 7, 10, 9], [1, 2, 5, 4, 7, 8, 11, 10]]
-
-
-def measure(mesh: meshio.Mesh) -> float:
-    return float(lumping(mesh.points, blocks(mesh)).sum())
-
-
-def refusal(path: Path, **options) -> str:
-    with pytest.raises(MeshError) as caught:
-        read_mesh(path, **options)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    return message
 
 
 def square(time: float) -> meshio.Mesh:

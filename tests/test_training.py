@@ -231,15 +231,22 @@ def test_samples_per_mesh(monkeypatch):
 # ---- what is written
 
 
-def test_best_is_the_best_epoch_and_last_the_last(tmp_path, monkeypatch):
-    """With errors that are known, so that the best epoch is not the last."""
-    errors, states = [0.5, 0.3, 0.4, 0.6], []
+def with_known_errors(monkeypatch, errors):
+    """Let the epochs have these validation errors; the states they were taken of are returned."""
+    states = []
 
     def validate(run, data):
         states.append(weights(run.surrogate))
         return {"u": errors[len(states) - 1]}
 
     monkeypatch.setattr(_run.Run, "_validate", validate)
+    return states
+
+
+def test_best_is_the_best_epoch_and_last_the_last(tmp_path, monkeypatch):
+    """With errors that are known, so that the best epoch is not the last."""
+    errors = [0.5, 0.3, 0.4, 0.6]
+    states = with_known_errors(monkeypatch, errors)
     surrogate = quick(waves(), epochs=4, out=tmp_path)
     assert torch.equal(weights(surrogate), states[1])
     assert torch.equal(weights(load(tmp_path)), states[1])
@@ -362,13 +369,7 @@ def test_four_epochs_are_two_and_two(tmp_path, epoch):
 
 
 def test_the_best_may_be_from_before_the_interruption(tmp_path, monkeypatch):
-    errors, states = [0.3, 0.5, 0.4, 0.6], []
-
-    def validate(run, data):
-        states.append(weights(run.surrogate))
-        return {"u": errors[len(states) - 1]}
-
-    monkeypatch.setattr(_run.Run, "_validate", validate)
+    states = with_known_errors(monkeypatch, [0.3, 0.5, 0.4, 0.6])
     interrupted(tmp_path)
     surrogate = quick(waves(), out=tmp_path, resume=True, **FOUR)
     assert len(states) == 4

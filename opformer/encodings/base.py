@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
+from opformer._fused import join
 from opformer.domain import Domain
 from opformer.integral import Factors
 
@@ -115,15 +115,9 @@ class Compose(PositionalEncoding):
         if not parts:
             return None
         fq, fk = zip(*parts, strict=True)
-        return join_channels(fq), join_channels(fk)
+        return join(*fq), join(*fk)
 
     def bias(self, target: Domain, source: Domain) -> Tensor | None:
         """The sum of the biases."""
         parts = [b for e in self.encodings if (b := e.bias(target, source)) is not None]
         return sum(parts[1:], parts[0]) if parts else None
-
-
-def join_channels(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate along channels, broadcasting the axes before them (batch, heads)."""
-    shape = torch.broadcast_shapes(*(x.shape[:-1] for x in parts))
-    return torch.cat([x.expand(*shape, -1) for x in parts], -1)

@@ -57,8 +57,8 @@ class GaussianBias(PositionalEncoding):
         self.dim, self.heads, self.channels = dim, heads, channels
         self.shift, self.lengths = shift, tuple(lengths)
         shortest, longest = (math.log(ell) for ell in self.lengths)
-        middle = (torch.arange(heads) + 0.5) / heads if heads == 1 else torch.linspace(0, 1, heads)
-        self.log_length = nn.Parameter(shortest + (longest - shortest) * middle)
+        place = torch.linspace(0, 1, heads) if heads > 1 else torch.tensor([0.5])
+        self.log_length = nn.Parameter(shortest + (longest - shortest) * place)
         self.width = nn.Linear(channels, heads) if channels else None
         self.center = nn.Linear(channels, heads * dim, bias=False) if channels and shift else None
 

@@ -17,7 +17,7 @@ from opformer.mesh.fields import (
     with_fields,
 )
 from opformer.mesh.folder import mesh_files
-from opformer.mesh.read import is_mesh_file, read_mesh, read_times
+from opformer.mesh.read import is_mesh_file, read_mesh, read_times, steps_of
 from opformer.mesh.report import MeshReport, inspect_mesh
 from opformer.mesh.survey import FolderReport, inspect_path, survey_folder
 from opformer.mesh.write import check_writable, write_mesh
@@ -39,6 +39,7 @@ __all__ = [
     "read_field",
     "read_mesh",
     "read_times",
+    "steps_of",
     "survey_folder",
     "top_cells",
     "with_fields",

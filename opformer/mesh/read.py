@@ -35,7 +35,7 @@ from opformer.mesh.formats import read_complete, read_parallel, read_vtk, read_v
 from opformer.mesh.series import Frame, choose, list_frames, pvd_frames, xdmf_frames
 from opformer.mesh.vtk import VTK_EXTENSIONS, read_with_vtk, vtk_times
 
-__all__ = ["is_mesh_file", "read_mesh", "read_times"]
+__all__ = ["is_mesh_file", "read_mesh", "read_times", "steps_of"]
 
 # From a truncated file of these meshio never returns.
 _ENDLESS = {"off", "tecplot", "tetgen", "wkt"}
@@ -108,6 +108,12 @@ def read_times(path: str | PathLike[str]) -> list[float]:
         return [frame.time for frame in _frames(path)]
     except Exception as error:  # of the parsers of XML and JSON
         raise MeshError(f"{path}: {one_line(error)}") from error
+
+
+def steps_of(path: str | PathLike[str]) -> list[int] | list[None]:
+    """Return what to give `read_mesh` as ``step`` for each mesh of a file: None if it holds one."""
+    count = len(read_times(path))
+    return list(range(count)) if count > 1 else [None]
 
 
 def is_mesh_file(path: str | PathLike[str]) -> bool:

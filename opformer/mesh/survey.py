@@ -29,7 +29,7 @@ from opformer.mesh.comparison import (
 )
 from opformer.mesh.folder import mesh_files
 from opformer.mesh.proposal import Proposal, propose
-from opformer.mesh.read import read_mesh, read_times
+from opformer.mesh.read import read_mesh, steps_of
 from opformer.mesh.report import MeshReport, inspect_mesh, plain
 from opformer.mesh.tables import case_table, field_table
 
@@ -135,7 +135,7 @@ def inspect_path(path: str | PathLike[str], *, progress: bool = False) -> MeshRe
         raise MeshError(f"{path}: no such file or folder")
     if path.is_dir():
         return survey_folder(path, progress=progress)
-    return _survey(path, [path], progress) if len(read_times(path)) > 1 else inspect_mesh(path)
+    return _survey(path, [path], progress) if len(steps_of(path)) > 1 else inspect_mesh(path)
 
 
 def survey_folder(folder: str | PathLike[str], *, progress: bool = False) -> FolderReport:
@@ -197,9 +197,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _cases(path: Path) -> Iterator[Case]:
     """The mesh of a file, or those of the steps of a time series, one after the other."""
-    count = len(read_times(path))
-    for step in range(count) if count > 1 else [None]:
-        yield _case(path, step)
+    return (_case(path, step) for step in steps_of(path))
 
 
 def _case(path: Path, step: int | None) -> Case:

@@ -19,12 +19,12 @@ from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from urllib.parse import quote
-from uuid import uuid4
 from xml.sax.saxutils import escape
 
 import meshio
 import numpy as np
 
+from opformer._files import replacing
 from opformer.errors import MeshError
 from opformer.mesh.clean import clean
 from opformer.mesh.fields import CellData, PointData, with_fields
@@ -169,16 +169,13 @@ def _encoded(name: str, suffix: str) -> str:
 
 def _replace(path: Path, mesh: meshio.Mesh) -> None:
     suffix = path.suffix.lower()
-    temporary = path.with_name(f".{uuid4().hex}{suffix}")
     try:
-        with captured_messages():
-            meshio.write(temporary, _with_encoded_names(mesh, suffix), **_OPTIONS[suffix])
-        _check_same(mesh, parse(temporary)[0])
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            with captured_messages():
+                meshio.write(temporary, _with_encoded_names(mesh, suffix), **_OPTIONS[suffix])
+            _check_same(mesh, parse(temporary)[0])
     except (Exception, SystemExit) as error:
         raise MeshError(f"cannot be written as {suffix}: {one_line(error)}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _with_encoded_names(mesh: meshio.Mesh, suffix: str) -> meshio.Mesh:
