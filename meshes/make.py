@@ -68,6 +68,9 @@ QUADRATIC = {
     "wedge18": ("wedge", [*EDGES["wedge"], "0143", "1254", "2035"]),
 }
 
+# The order of the nodes of VTK's cubic triangle, in thirds of the box of the two axes.
+CUBIC = "00 30 03 10 20 21 12 02 01 11"
+
 Mesh = tuple[np.ndarray, list[tuple[str, np.ndarray]]]
 
 
@@ -82,6 +85,7 @@ def meshes() -> Iterator[tuple[str, Mesh]]:
         points, [(_, cells)] = line() if linear == "line" else box(linear)
         points, cells = with_middles(points, cells, middles)
         yield kind, (points, [(kind, cells)])
+    yield "lagrange_triangle", cubic_triangles()
     yield "mixed_plane", mixed_plane()
     yield "mixed_solid", mixed_solid()
     yield "sphere", sphere(2)
@@ -97,6 +101,16 @@ def box(kind: str) -> Mesh:
     cells = np.searchsorted(used, CUT[kind])
     points, index = merged(points @ SHEAR.T)
     return points, [(kind, index[np.vstack([cells, cells + len(used)])])]
+
+
+def cubic_triangles() -> Mesh:
+    """The base of the box in cubic triangles."""
+    points, [(_, cells)] = box("triangle")
+    a, b, c = np.moveaxis(points[cells], 1, 0)
+    u, v = np.array([[int(i) for i in node] for node in CUBIC.split()]).T[..., None, None] / 3
+    nodes = np.swapaxes(a + u * (b - a) + v * (c - a), 0, 1).reshape(-1, 3)
+    points, index = merged(nodes)
+    return points, [("VTK_LAGRANGE_TRIANGLE", index.reshape(len(cells), -1))]
 
 
 def line() -> Mesh:

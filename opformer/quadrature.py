@@ -13,26 +13,30 @@ Zienkiewicz 1976), which is Simpson's rule on lines and on full quads and hexahe
 exact for linear functions on affine cells.
 
 A mesh is ``points`` (n, d) and ``blocks``, a sequence of (type, connectivity) with meshio's names
-and node orders; the connectivity is an integer array (cells, nodes), or a list of rows (polygons).
+and node orders; the connectivity is an integer array (cells, nodes), or a list of rows (polygons),
+or of lists of faces (polyhedra). Where the sides of cells are curved the curved geometry is
+integrated: the measures of quadratic cells, and of Lagrange cells of any order, are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array
 
+from opformer._alike import alike, check_nodes
 from opformer._bare_points import flat_axes, point_weights
-from opformer._cells import TOPOLOGICAL_DIMENSION, cell_integrals, node_count
-from opformer._facets import cell_facets, unshared
-from opformer.errors import MeshError
+from opformer._cells import TOPOLOGICAL_DIMENSION, cell_integrals
+from opformer._chunks import Blocks, as_points, checked, chunks, top_blocks
+from opformer._facets import Sharing, cell_facets, sharing
+from opformer._grouping import maybe_near
 
 __all__ = [
     "TOPOLOGICAL_DIMENSION",
     "CellReport",
+    "block_facets",
     "boundary",
     "cell_report",
     "cell_weights",
@@ -43,39 +47,10 @@ __all__ = [
     "top_blocks",
 ]
 
-Blocks = Sequence[tuple[str, Any]]
-
-_CHUNK = 2**17  # node coordinates of cells worked on at once: memory stays bounded
 _DEGENERATE = 1e-15  # measure over diameter^k below which a cell counts as degenerate
 
 
-def top_blocks(blocks: Blocks) -> list[int]:
-    """Indices of the blocks whose cells have the mesh's top dimension; empty blocks have none.
-
-    Raises
-    ------
-    MeshError
-        On cells of an unknown type, or if there are no cells.
-
-    Examples
-    --------
-    >>> top_blocks([("line", [[0, 1]]), ("triangle", [[0, 1, 2]]), ("quad", [[1, 3, 4, 2]])])
-    [1, 2]
-    """
-    filled = [index for index, (_, cells) in enumerate(blocks) if len(cells)]
-    for index in filled:
-        if blocks[index][0] not in TOPOLOGICAL_DIMENSION:
-            raise MeshError(
-                f"block {index} has cells of type {blocks[index][0]!r}; "
-                f"expected one of {', '.join(TOPOLOGICAL_DIMENSION)}"
-            )
-    if not filled:
-        raise MeshError(f"a mesh needs cells, got none in {len(blocks)} block(s)")
-    dimension = {index: TOPOLOGICAL_DIMENSION[blocks[index][0]] for index in filled}
-    return [index for index in filled if dimension[index] == max(dimension.values())]
-
-
-def lumping(points: np.ndarray, blocks: Blocks) -> csr_array:
+def lumping(points: np.ndarray, blocks: Blocks) -> csc_array:
     r"""Lumped mass :math:`W_{ic}` of node i in cell c, a matrix (n points, n cells).
 
     The cells are those of the top blocks, in order. No entry is negative; degenerate cells have
@@ -93,14 +68,12 @@ def lumping(points: np.ndarray, blocks: Blocks) -> csr_array:
     >>> lumping(square, [("triangle", [[0, 1, 2], [0, 2, 3]])]).toarray() * 6
     array([[1., 1.], [1., 0.], [1., 1.], [0., 1.]])
     """
-    points = _as_points(points)
-    rows, columns, values = [], [], []
-    for chunk in _chunks(points, blocks):
-        rows.append(chunk.nodes.ravel())
-        columns.append(np.repeat(chunk.cells, chunk.nodes.shape[1]))
-        values.append(cell_integrals(chunk.type, chunk.x)[0].ravel())
-    row, column, value = map(np.concatenate, (rows, columns, values))
-    return csr_array((value, (row, column)), shape=(len(points), column.max() + 1))
+    points = as_points(points)
+    parts = [
+        (chunk.cells, chunk.nodes, cell_integrals(chunk.type, chunk.x, chunk.faces)[0])
+        for chunk in chunks(points, blocks)
+    ]
+    return _assembled(parts, len(points))
 
 
 def node_weights(points: np.ndarray, blocks: Blocks) -> np.ndarray:
@@ -108,7 +81,13 @@ def node_weights(points: np.ndarray, blocks: Blocks) -> np.ndarray:
 
     Raises as :func:`lumping` does.
     """
-    return np.asarray(lumping(points, blocks).sum(axis=1))
+    points = as_points(points)
+    weights = np.zeros(len(points))
+    for chunk in chunks(points, blocks):
+        shares = cell_integrals(chunk.type, chunk.x, chunk.faces)[0]
+        for nodes, share in zip(chunk.nodes.T, shares.T, strict=True):
+            np.add.at(weights, nodes, share)
+    return weights
 
 
 def cell_weights(points: np.ndarray, blocks: Blocks) -> tuple[np.ndarray, np.ndarray]:
@@ -116,11 +95,11 @@ def cell_weights(points: np.ndarray, blocks: Blocks) -> tuple[np.ndarray, np.nda
 
     The centroid of a cell without measure is the mean of its nodes. Raises as :func:`lumping` does.
     """
-    points = _as_points(points)
+    points = as_points(points)
     count = sum(len(blocks[index][1]) for index in top_blocks(blocks))
     centroids, measures = np.empty((count, points.shape[1])), np.empty(count)
-    for chunk in _chunks(points, blocks):
-        shares, moments, _ = cell_integrals(chunk.type, chunk.x)
+    for chunk in chunks(points, blocks):
+        shares, moments, _ = cell_integrals(chunk.type, chunk.x, chunk.faces)
         measure = measures[chunk.cells] = shares.sum(axis=1)
         barycentric = np.full_like(moments, 1 / moments.shape[1])
         np.divide(moments, measure[:, None], out=barycentric, where=measure[:, None] > 0)
@@ -149,13 +128,22 @@ def boundary(blocks: Blocks) -> list[tuple[str, np.ndarray]]:
     >>> kind, lines.tolist()
     ('line', [[0, 1], [1, 2], [2, 3], [3, 0]])
     """
+    return facet_sharing(blocks).unshared
+
+
+def facet_sharing(blocks: Blocks) -> Sharing:
+    """The boundary and the facets of more than two cells, out of one comparison of all facets."""
+    filled = top_blocks(blocks) if any(len(cells) for _, cells in blocks) else []
+    return sharing([facet for k in filled for facet in block_facets(*blocks[k], k)])
+
+
+def block_facets(kind: str, cells: Any, block: int = 0) -> list[tuple[str, np.ndarray]]:
+    """The facets of all cells of a block, one type and number of nodes after another."""
     facets = []
-    for index in top_blocks(blocks) if any(len(cells) for _, cells in blocks) else []:
-        kind, cells = blocks[index]
-        for numbers, nodes in _by_size(cells):
-            _check_nodes(kind, index, numbers, nodes)
-            facets += cell_facets(kind, nodes)
-    return unshared(facets)
+    for like in alike(kind, cells):
+        check_nodes(kind, block, like)
+        facets += cell_facets(kind, like.nodes, like.faces)
+    return facets
 
 
 @dataclass(frozen=True)
@@ -190,104 +178,63 @@ def cell_report(points: np.ndarray, blocks: Blocks) -> CellReport:
     Trailing axes along which the mesh is flat do not count, so the triangles of a plane mesh with
     z = 0 have an orientation. Raises as :func:`lumping` does.
     """
-    points = _as_points(points)
-    inverted, degenerate, orphan = [], [], np.ones(len(points), dtype=bool)
-    for chunk in _chunks(points, blocks):
-        orphan[chunk.nodes] = False
-    axes = _spanned_axes(points[~orphan])
-    for chunk in _chunks(points, blocks):
+    return weigh(points, blocks)[1]
+
+
+def weigh(points: np.ndarray, blocks: Blocks) -> tuple[csc_array, CellReport]:
+    """The matrix of :func:`lumping` and the report of :func:`cell_report`, out of one pass."""
+    points = as_points(points)
+    used = np.zeros(len(points), dtype=bool)
+    for _, _, like in checked(points, blocks):
+        used[like.nodes] = True
+    extent = np.ptp(points[used], axis=0).max()
+    axes = _spanned_axes(points[used])
+    parts, inverted, degenerate = [], [], []
+    for chunk in chunks(points, blocks):
+        shares, _, oriented = cell_integrals(chunk.type, chunk.x, chunk.faces)
+        parts.append((chunk.cells, chunk.nodes, shares))
         k = TOPOLOGICAL_DIMENSION[chunk.type]
         x = chunk.x[..., : max(axes, k)]
-        shares, _, oriented = cell_integrals(chunk.type, x)
-        zero = shares.sum(axis=1) <= _DEGENERATE * np.ptp(x, axis=1).max(axis=1) ** k
-        degenerate.append(chunk.cells[zero])
-        if oriented.shape[1] == 1:
-            inverted.append(chunk.cells[~zero & (oriented[:, 0] < 0)])
-    first = np.unique(points, axis=0, return_index=True)[1]
+        if x.shape != chunk.x.shape:
+            shares, _, oriented = cell_integrals(chunk.type, x, chunk.faces)
+        null = _null(shares @ np.ones(shares.shape[1]), x, k, extent)
+        degenerate.append(chunk.cells[null])
+        if oriented.shape[1] == 1 and chunk.signed:
+            negative = oriented[:, 0] < 0
+            negative[null] = False
+            inverted.append(chunk.cells[negative])
     found = (
-        np.concatenate([*inverted, []]),
+        np.concatenate([*inverted, np.empty(0, dtype=int)]),
         np.concatenate(degenerate),
-        np.flatnonzero(orphan),
-        np.setdiff1d(np.arange(len(points)), first),
+        np.flatnonzero(~used),
+        _duplicates(points),
     )
-    return CellReport(*map(len, found), *(int(min(f)) if len(f) else None for f in found))
+    report = CellReport(*map(len, found), *(int(f.min()) if len(f) else None for f in found))
+    return _assembled(parts, len(points)), report
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Some cells of one type: numbers (m,), nodes (m, n), coordinates from the first node."""
-
-    type: str
-    cells: np.ndarray
-    nodes: np.ndarray
-    x: np.ndarray  # (m, n, d), so that no digits are lost far from the origin
-
-
-def _chunks(points: np.ndarray, blocks: Blocks) -> Iterator[_Chunk]:
-    """The top cells, checked, a bounded number at a time."""
-    start = 0
-    for index in top_blocks(blocks):
-        kind, cells = blocks[index]
-        for numbers, nodes in _by_size(cells):
-            _check_cells(points, kind, index, numbers, nodes)
-            pieces = -(-nodes.size * points.shape[1] // _CHUNK)
-            for part in np.array_split(np.arange(len(nodes)), pieces):
-                x = points[nodes[part]]
-                yield _Chunk(kind, start + numbers[part], nodes[part], x - x[:, :1])
-        start += len(cells)
+def _assembled(parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], n: int) -> csc_array:
+    """The matrix of n rows from numbers (m,), nodes (m, k) and shares (m, k) of cells."""
+    cells = np.concatenate([cells for cells, _, _ in parts])
+    sizes = np.concatenate([np.full(len(nodes), nodes.shape[1]) for _, nodes, _ in parts])
+    nodes = np.concatenate([nodes.ravel() for _, nodes, _ in parts])
+    shares = np.concatenate([shares.ravel() for _, _, shares in parts])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    matrix = csc_array((shares, nodes, offsets), shape=(n, len(cells)))
+    return matrix if (np.diff(cells) > 0).all() else matrix[:, np.argsort(cells)]
 
 
-def _by_size(cells: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Numbers and nodes of the cells of a block, those with the same number of nodes together."""
-    if isinstance(cells, np.ndarray) and cells.ndim == 2:
-        yield np.arange(len(cells)), cells
-        return
-    sizes = np.array([np.size(cell) for cell in cells])
-    for size in np.unique(sizes):
-        numbers = np.flatnonzero(sizes == size)
-        yield numbers, np.stack([np.ravel(cells[number]) for number in numbers])
+def _null(measure: np.ndarray, x: np.ndarray, k: int, extent: float) -> np.ndarray:
+    """Which cells (m, n, d) are degenerate; most are seen not to be without their diameter."""
+    small = np.flatnonzero(measure <= _DEGENERATE * (2 * extent) ** k)
+    diameter = np.ptp(x[small], axis=1).max(axis=1)
+    return small[measure[small] <= _DEGENERATE * diameter**k]
 
 
-def _check_cells(
-    points: np.ndarray, kind: str, block: int, numbers: np.ndarray, nodes: np.ndarray
-) -> None:
-    n, d = points.shape
-    if d < TOPOLOGICAL_DIMENSION[kind]:
-        raise MeshError(f"{kind} cells need points with more coordinates, got dimension {d}")
-    _check_nodes(kind, block, numbers, nodes, n)
-    bad = nodes[~np.isfinite(points).all(axis=1)[nodes]]
-    if len(bad):
-        raise MeshError(
-            f"nodes of cells must be finite, got {points[bad[0]].tolist()} at node {bad[0]}"
-        )
-
-
-def _check_nodes(
-    kind: str, block: int, numbers: np.ndarray, nodes: np.ndarray, n: float = np.inf
-) -> None:
-    size = nodes.shape[1]
-    if size < 3 if kind == "polygon" else size != node_count(kind):
-        expected = "at least 3" if kind == "polygon" else node_count(kind)
-        raise MeshError(
-            f"cell {numbers[0]} of block {block} ({kind}) must have {expected} nodes, got {size}"
-        )
-    if not np.issubdtype(nodes.dtype, np.integer):
-        raise MeshError(f"block {block} ({kind}) must hold integers, got {nodes.dtype}")
-    outside = np.argwhere((nodes < 0) | (nodes >= n))
-    if len(outside):
-        cell, corner = outside[0]
-        raise MeshError(
-            f"cell {numbers[cell]} of block {block} ({kind}) refers to node {nodes[cell, corner]}, "
-            f"expected 0 <= node < {n}"
-        )
-
-
-def _as_points(points: np.ndarray) -> np.ndarray:
-    points = np.asarray(points, dtype=np.float64)
-    points = points[:, None] if points.ndim == 1 else points
-    if points.ndim != 2:
-        raise MeshError(f"points must have shape (n, d), got {points.shape}")
-    return points
+def _duplicates(points: np.ndarray) -> np.ndarray:
+    """Points that coincide with an earlier one."""
+    near = maybe_near(points, 0.0)
+    return np.delete(near, np.unique(points[near], axis=0, return_index=True)[1])
 
 
 def _spanned_axes(points: np.ndarray) -> int:

@@ -13,6 +13,7 @@ import pytest
 from scipy.spatial import ConvexHull
 
 from opformer._cells import TOPOLOGICAL_DIMENSION, cell_integrals, reference_cell
+from opformer._lagrange import LAGRANGE, lagrange_nodes
 from opformer.errors import MeshError
 from opformer.quadrature import boundary, cell_weights, node_weights
 
@@ -47,16 +48,22 @@ FACETS = {
     "pyramid": {"triangle": 4, "quad": 1},
     "pyramid13": {"triangle6": 4, "quad8": 1},
     "pyramid14": {"triangle6": 4, "quad9": 1},
+    "VTK_LAGRANGE_CURVE": {"vertex": 2},
+    "VTK_LAGRANGE_TRIANGLE": {"VTK_LAGRANGE_CURVE": 3},
+    "VTK_LAGRANGE_QUADRILATERAL": {"VTK_LAGRANGE_CURVE": 4},
+    "VTK_LAGRANGE_TETRAHEDRON": {"VTK_LAGRANGE_TRIANGLE": 4},
+    "VTK_LAGRANGE_HEXAHEDRON": {"VTK_LAGRANGE_QUADRILATERAL": 6},
+    "VTK_LAGRANGE_WEDGE": {"VTK_LAGRANGE_TRIANGLE": 2, "VTK_LAGRANGE_QUADRILATERAL": 3},
 }
 every_kind = pytest.mark.parametrize("kind", FACETS)
 
 
 def shape(kind):
-    return kind.rstrip("0123456789")
+    return LAGRANGE.get(kind, kind.rstrip("0123456789"))
 
 
-def single(kind):
-    nodes = reference_cell(kind).nodes
+def single(kind, order=3):
+    nodes = lagrange_nodes(shape(kind), order) if kind in LAGRANGE else reference_cell(kind).nodes
     return nodes, [(kind, np.arange(len(nodes))[None])]
 
 
@@ -76,7 +83,7 @@ def flux(points, blocks):
     for kind, facets in boundary(blocks):
         if kind == "vertex":  # no tangent; the first end of a line is its left one
             return float(np.diff(points[facets[:, 0], 0])[0])
-        cell, x = reference_cell(kind), points[facets]
+        cell, x = reference_cell(kind, facets.shape[1]), points[facets]
         at = np.einsum("qn,mnd->mqd", cell.values, x)
         tangents = np.einsum("qnk,mnd->mqkd", cell.gradients, x)
         columns = np.concatenate([at[:, :, None], tangents], axis=2)  # det(x, t1, t2) = x . n
@@ -150,7 +157,7 @@ def corner_sets(blocks):
 
 
 def test_every_kind_is_tested():
-    assert set(FACETS) | {"vertex", "polygon"} == set(TOPOLOGICAL_DIMENSION)
+    assert set(FACETS) | {"vertex", "polygon", "polyhedron"} == set(TOPOLOGICAL_DIMENSION)
 
 
 @every_kind
@@ -198,6 +205,18 @@ def test_inverted_cells_have_the_same_boundary(kind):
     mirrored = points * ([-1.0] + [1.0] * (points.shape[1] - 1))
     found = node_weights(mirrored, boundary(blocks))
     np.testing.assert_allclose(found, node_weights(points, boundary(blocks)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LAGRANGE if kind != "VTK_LAGRANGE_CURVE"])
+@pytest.mark.parametrize("order", [1, 2, 4, 5])
+def test_lagrange_facets_of_all_orders(kind, order):
+    rng = np.random.default_rng(order)
+    points, blocks = single(kind, order)
+    image = points + 0.1 / order * rng.normal(size=points.shape)
+    k = points.shape[1]
+    assert {name: len(facets) for name, facets in boundary(blocks)} == FACETS[kind]
+    volume = cell_integrals(kind, image[None])[2][0, 0]
+    assert flux(image, blocks) == pytest.approx(k * volume, rel=1e-12)
 
 
 def test_polygons_of_all_sizes():
@@ -281,6 +300,91 @@ def test_curved_boundary_of_order_four():
     weights = node_weights(points, boundary(blocks))
     np.testing.assert_array_equal(weights > 0, np.linalg.norm(points, axis=1) > 0.9)
     assert flux(points, blocks) == pytest.approx(2 * node_weights(points, blocks).sum(), rel=1e-12)
+
+
+# --- polyhedra ------------------------------------------------------------------------------------
+
+CUBE = np.array([[x, y, z] for z in (0, 1) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))], float)
+CUBE_FACES = [[0, 4, 7, 3], [1, 2, 6, 5], [0, 1, 5, 4], [3, 7, 6, 2], [0, 3, 2, 1], [4, 5, 6, 7]]
+
+
+def beside():
+    """A pentagonal prism on the side x = 1 of the cube, and a tetrahedron on top of it."""
+    more = [[2, 0, 0], [2, 1, 0], [2, 0, 1], [2, 1, 1], [3, 0.5, 0], [3, 0.5, 1], [2, 0.5, 3]]
+    points = np.vstack([CUBE, more])
+    prism = [
+        *([1, 2, 9, 12, 8], [5, 10, 13, 11, 6]),
+        *([1, 8, 10, 5], [8, 12, 13, 10], [12, 9, 11, 13], [9, 2, 6, 11], [2, 1, 5, 6]),
+    ]
+    return points, prism
+
+
+def test_faces_of_polyhedra_are_triangles_quads_and_polygons():
+    points, prism = beside()
+    found = boundary([("polyhedron", [prism])])
+    assert {kind: faces.shape for kind, faces in found} == {"quad": (5, 4), "polygon": (2, 5)}
+    assert measure(points, [("polyhedron", [prism])]) == pytest.approx(2 * 1.5 + 3 + 2 * SLOPE)
+    assert boundary(found) == []
+
+
+def test_polyhedra_beside_other_cells():
+    """They share their quads with hexahedra and their triangles with tetrahedra."""
+    points, prism = beside()
+    for cube in (("hexahedron", [[*range(8)]]), ("polyhedron", [CUBE_FACES])):
+        blocks = [cube, ("polyhedron", [prism])]
+        assert measure(points, blocks) == pytest.approx(5 + 2 * 1.5 + 2 + 2 * SLOPE)
+    pyramid = [[1, 5, 6, 2], [1, 14, 5], [5, 14, 6], [6, 14, 2], [2, 14, 1]]
+    tetra = ("tetra", [[5, 6, 14, 7]])
+    shared = {
+        frozenset(f) for _, faces in boundary([("polyhedron", [pyramid])]) for f in faces.tolist()
+    }
+    both = boundary([("polyhedron", [pyramid]), tetra])
+    kept = {frozenset(f) for _, faces in both for f in faces.tolist()}
+    assert shared - kept == {frozenset([5, 6, 14])}
+    assert sum(len(faces) for _, faces in both) == 5 + 4 - 2
+
+
+def test_the_boundary_of_a_polyhedron_runs_alike_whatever_way_its_faces_do():
+    points, prism = beside()
+    volume = cell_weights(points, [("polyhedron", [prism])])[1][0]
+    assert volume == pytest.approx(1.5)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        turn = rng.choice([-1, 1], size=len(prism))
+        mixed = [face[::sign] for face, sign in zip(prism, turn, strict=True)]
+        fans = 0.0
+        for _, faces in boundary([("polyhedron", [mixed])]):
+            x = points[faces]
+            for i in range(1, faces.shape[1] - 1):
+                fans += np.linalg.det(x[:, [0, i, i + 1]]).sum() / 6
+        assert abs(fans) == pytest.approx(volume)
+
+
+def test_a_big_face_does_not_meet_four_small_ones():
+    """Two levels of refinement: four small hexahedra on a face that the polyhedron has in four."""
+    t = [0.0, 0.5, 1.0]
+    grid = np.array([[1, y, z] for z in t for y in t])
+    far = grid + np.array([0.5, 0, 0])
+    left = CUBE[[0, 3, 4, 7]]
+    points = np.vstack([left, grid, far])
+    a = 4 + np.arange(9).reshape(3, 3)
+    cells = [
+        [x for k in (j, j + 1) for x in (a[k, i], a[k, i] + 9, a[k, i + 1] + 9, a[k, i + 1])]
+        for j in range(2)
+        for i in range(2)
+    ]
+    small = [[cell[0], cell[3], cell[7], cell[4]] for cell in cells]
+    big = [
+        [0, 2, 3, 1],
+        *small,
+        [0, *a[:, 0], 2],
+        [1, 3, *a[::-1, 2]],
+        [0, 1, *a[0, ::-1]],
+        [2, *a[2], 3],
+    ]
+    blocks = [("polyhedron", [big]), ("hexahedron", cells)]
+    assert cell_weights(points, blocks)[1] == pytest.approx([1, *[0.125] * 4], rel=1e-13)
+    assert measure(points, blocks) == pytest.approx(2 + 4 * 1.5, rel=1e-13)
 
 
 # --- files ----------------------------------------------------------------------------------------

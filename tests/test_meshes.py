@@ -19,7 +19,7 @@ EXACT = {
     **dict.fromkeys(
         ["triangle6", "quad8", "quad9", "tetra10", "hexahedron20", "hexahedron27"], 2.0
     ),
-    "wedge18": 2.0,
+    **dict.fromkeys(["wedge18", "lagrange_triangle"], 2.0),
     **dict.fromkeys(["line", "line3", "graded", "orphan_inverted"], 1.0),
     "polygon": 2.5,
     "mixed_plane": 2.0,

@@ -7,11 +7,15 @@ from math import factorial, log2, pi
 
 import numpy as np
 import pytest
+from scipy.spatial import ConvexHull
 
-from opformer import _cells, quadrature
+from opformer import _cells, _chunks, quadrature
+from opformer._lagrange import LAGRANGE, MAX_ORDER, lagrange_nodes, lagrange_order
+from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
 from opformer.quadrature import (
     TOPOLOGICAL_DIMENSION,
+    boundary,
     cell_report,
     cell_weights,
     lumping,
@@ -54,12 +58,32 @@ NODES = {
 }
 NODES = {kind: np.array([list(map(int, w)) for w in s.split()]) / 2 for kind, s in NODES.items()}
 NODES["triangle7"] = np.vstack([NODES["triangle6"], [1 / 3, 1 / 3]])
+# Nodes of order 3, in thirds, as VTK's classes list them.
+CUBIC = {
+    "VTK_LAGRANGE_CURVE": "0 3 1 2",
+    "VTK_LAGRANGE_TRIANGLE": "00 30 03 10 20 21 12 02 01 11",
+    "VTK_LAGRANGE_QUADRILATERAL": "00 30 33 03 10 20 31 32 13 23 01 02 11 21 12 22",
+    "VTK_LAGRANGE_TETRAHEDRON": (
+        "000 300 030 003 100 200 210 120 020 010 001 002 201 102 021 012 101 111 011 110"
+    ),
+    "VTK_LAGRANGE_HEXAHEDRON": (
+        "000 300 330 030 003 303 333 033 100 200 310 320 130 230 010 020 103 203 313 323 133 233 "
+        "013 023 001 002 301 302 331 332 031 032 011 021 012 022 311 321 312 322 101 201 102 202 "
+        "131 231 132 232 110 210 120 220 113 213 123 223 111 211 121 221 112 212 122 222"
+    ),
+    "VTK_LAGRANGE_WEDGE": (
+        "000 300 030 003 303 033 100 200 210 120 020 010 103 203 213 123 023 013 001 002 301 302 "
+        "031 032 110 113 101 201 102 202 211 121 212 122 021 011 022 012 111 112"
+    ),
+}
+CUBIC = {kind: np.array([list(map(int, w)) for w in s.split()]) / 3 for kind, s in CUBIC.items()}
+NODES |= CUBIC
 LINEAR = ("line", "triangle", "quad", "tetra", "hexahedron", "wedge", "pyramid")
-QUADRATIC = [kind for kind in NODES if kind not in LINEAR]
+CURVED = [kind for kind in NODES if kind not in LINEAR]
 
 
 def shape(kind):
-    return kind.rstrip("0123456789")
+    return LAGRANGE.get(kind, kind.rstrip("0123456789"))
 
 
 def moment(kind, *a):
@@ -87,7 +111,7 @@ def random_map(rng, k, d):
 
 
 def test_every_kind_is_tested():
-    assert set(NODES) | {"vertex", "polygon"} == set(TOPOLOGICAL_DIMENSION)
+    assert set(NODES) | {"vertex", "polygon", "polyhedron"} == set(TOPOLOGICAL_DIMENSION)
     for kind, nodes in NODES.items():
         assert TOPOLOGICAL_DIMENSION[kind] == nodes.shape[1]
 
@@ -97,20 +121,21 @@ def test_every_kind_is_tested():
 
 @pytest.mark.parametrize("kind", NODES)
 def test_nodes_are_where_vtk_says(kind):
-    np.testing.assert_allclose(_cells.reference_cell(kind).nodes, NODES[kind], atol=1e-15)
-    values = _cells.shape_functions(kind, NODES[kind])[0]
+    n = len(NODES[kind])
+    np.testing.assert_allclose(_cells.reference_cell(kind, n).nodes, NODES[kind], atol=1e-15)
+    values = _cells.shape_functions(kind, NODES[kind], n)[0]
     np.testing.assert_allclose(values, np.eye(len(values)), atol=1e-13)
 
 
 def spanned(kind):
     """Exponents of the monomials that a kind's shape functions must reproduce."""
     k = NODES[kind].shape[1]
-    degree = 1 if kind in LINEAR else 2
+    degree = 1 if kind in LINEAR else 3 if kind in CUBIC else 2
     for a in product(range(degree + 1), repeat=k):
         total = sum(a) <= degree
         match shape(kind):
             case "quad" | "hexahedron":
-                inside = kind in LINEAR or kind in ("quad9", "hexahedron27") or a.count(2) <= 1
+                inside = kind not in ("quad8", "hexahedron20") or a.count(2) <= 1
             case "wedge":
                 corner = kind == "wedge15" and a[0] + a[1] == 2 and a[2] == 2
                 inside = a[0] + a[1] <= degree and not corner
@@ -125,7 +150,7 @@ def test_interpolation_reproduces_polynomials_and_their_gradients(kind):
     """Not symmetric in the nodes, so a wrong node order cannot pass."""
     rng = np.random.default_rng(0)
     x = rng.dirichlet(np.ones(4), size=20)[:, : NODES[kind].shape[1]]  # inside every reference cell
-    values, gradients = _cells.shape_functions(kind, x)
+    values, gradients = _cells.shape_functions(kind, x, len(NODES[kind]))
     exponents = list(spanned(kind))
     assert len(exponents) >= len(NODES[kind]) - 4
     for a in exponents:
@@ -174,7 +199,7 @@ def test_affine_cells_are_exact_for_linear_functions(kind, extra):
         assert measures[0] == pytest.approx(measure, rel=1e-13)
 
 
-@pytest.mark.parametrize("kind", QUADRATIC)
+@pytest.mark.parametrize("kind", CURVED)
 def test_curved_cells_have_their_exact_measure(kind):
     """F is quadratic and triangular, so det F' is a product; node order enters without symmetry."""
     k = NODES[kind].shape[1]
@@ -348,6 +373,251 @@ def test_ragged_polygons_keep_the_order_of_their_cells():
     assert (matrix.toarray()[9:14, 2] > 0).all()
 
 
+# --- Lagrange cells -------------------------------------------------------------------------------
+
+VTK_NAMES = {
+    "VTK_LAGRANGE_CURVE": "Curve",
+    "VTK_LAGRANGE_TRIANGLE": "Triangle",
+    "VTK_LAGRANGE_QUADRILATERAL": "Quadrilateral",
+    "VTK_LAGRANGE_TETRAHEDRON": "Tetra",
+    "VTK_LAGRANGE_HEXAHEDRON": "Hexahedron",
+    "VTK_LAGRANGE_WEDGE": "Wedge",
+}
+
+
+@pytest.mark.parametrize("kind", LAGRANGE)
+@pytest.mark.parametrize("order", [1, 2, 4, 5, 6, 8])
+def test_lagrange_nodes_are_where_vtk_has_them(kind, order):
+    vtk = pytest.importorskip("vtkmodules.vtkCommonDataModel")
+    found = lagrange_nodes(LAGRANGE[kind], order)
+    n, k = found.shape
+    assert lagrange_order(kind, n) == order
+    cell = getattr(vtk, f"vtkLagrange{VTK_NAMES[kind]}")()
+    cell.GetPointIds().SetNumberOfIds(n)
+    cell.GetPoints().SetNumberOfPoints(n)
+    if hasattr(cell, "SetUniformOrderFromNumPoints"):
+        cell.SetUniformOrderFromNumPoints(n)
+    cell.Initialize()
+    flat = cell.GetParametricCoords()
+    there = np.array([flat[i] for i in range(3 * n)]).reshape(n, 3)
+    np.testing.assert_allclose(found, there[:, :k], atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", LAGRANGE)
+def test_lagrange_cells_of_all_orders_are_exact_for_linear_functions(kind):
+    k = TOPOLOGICAL_DIMENSION[kind]
+    matrix, volume, shift = random_map(np.random.default_rng(0), k, k)
+    for order in range(1, (6 if shape(kind) == "hexahedron" else MAX_ORDER) + 1):
+        points, blocks = single(kind, lagrange_nodes(shape(kind), order) @ matrix.T + shift)
+        weights = node_weights(points, blocks)
+        measure = volume * moment(kind, *[0] * k)
+        assert weights.min() > 0
+        assert weights.sum() == pytest.approx(measure, rel=1e-12)
+        centre = np.array([moment(kind, *e) for e in np.eye(k, dtype=int)]) / moment(kind, *[0] * k)
+        np.testing.assert_allclose(weights @ points / measure, matrix @ centre + shift, atol=1e-12)
+        np.testing.assert_allclose(
+            cell_weights(points, blocks)[0][0], matrix @ centre + shift, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        ("VTK_LAGRANGE_TRIANGLE", ["triangle", "triangle6"]),
+        ("VTK_LAGRANGE_QUADRILATERAL", ["quad", "quad9"]),
+        ("VTK_LAGRANGE_TETRAHEDRON", ["tetra", "tetra10"]),
+        ("VTK_LAGRANGE_HEXAHEDRON", ["hexahedron", "hexahedron27"]),
+        ("VTK_LAGRANGE_WEDGE", ["wedge", "wedge18"]),
+        ("VTK_LAGRANGE_CURVE", ["line", "line3"]),
+    ],
+)
+def test_lagrange_cells_of_low_order_are_the_known_ones(kind, known):
+    noise = np.random.default_rng(0)
+    for name in known:
+        points, blocks = single(name, NODES[name] + 0.1 * noise.normal(size=NODES[name].shape))
+        weights = node_weights(points, [(kind, blocks[0][1])])
+        np.testing.assert_allclose(weights, node_weights(points, blocks), rtol=1e-10)
+
+
+def test_lagrange_cells_of_several_orders_in_one_block():
+    parts = [lagrange_nodes("triangle", p) + 2 * p for p in (1, 3, 2)]
+    ends = np.cumsum([len(part) for part in parts])
+    cells = np.split(np.arange(ends[-1]), ends[:-1])
+    measures = cell_weights(np.vstack(parts), [("VTK_LAGRANGE_TRIANGLE", cells)])[1]
+    np.testing.assert_allclose(measures, 0.5, rtol=1e-13)
+
+
+# --- polyhedra ------------------------------------------------------------------------------------
+
+CUBE = np.array([[x, y, z] for z in (0, 1) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))], float)
+CUBE_FACES = [[0, 4, 7, 3], [1, 2, 6, 5], [0, 1, 5, 4], [3, 7, 6, 2], [0, 3, 2, 1], [4, 5, 6, 7]]
+
+
+def hull(points):
+    """Faces of the convex hull, triangles outward, and its volume and centroid."""
+    found = ConvexHull(points)
+    faces = []
+    for triangle, plane in zip(found.simplices, found.equations, strict=True):
+        a, b, c = points[triangle]
+        outward = np.cross(b - a, c - a) @ plane[:3] > 0
+        faces.append(triangle if outward else triangle[::-1])
+    tetra = points[np.array(faces)] - points.mean(axis=0)
+    volumes = np.linalg.det(tetra) / 6
+    centroid = volumes @ tetra.sum(axis=1) / 4 / volumes.sum() + points.mean(axis=0)
+    return faces, found.volume, centroid
+
+
+def prism(n, radius=1.0):
+    """A prism over a regular polygon of n corners, of height 2, its faces outward."""
+    base = radius * regular(n)
+    points = np.vstack([np.column_stack([base, np.full(n, z)]) for z in (0.0, 2.0)])
+    i, j = np.arange(n), np.roll(np.arange(n), -1)
+    sides = np.stack([i, j, j + n, i + n], axis=1).tolist()
+    return points, [[*range(n)][::-1], [*range(n, 2 * n)], *sides]
+
+
+def notched():
+    """A unit square with a notch to near its far side, as a prism: not star-shaped, volume 0.55."""
+    flat = np.array(
+        [[0, 0], [1, 0], [1, 1], [0.95, 1], [0.95, 0.5], [0.05, 0.5], [0.05, 1], [0, 1]]
+    )
+    n = len(flat)
+    points = np.vstack([np.column_stack([flat, np.full(n, z)]) for z in (0.0, 1.0)])
+    i, j = np.arange(n), np.roll(np.arange(n), -1)
+    sides = np.stack([i, j, j + n, i + n], axis=1).tolist()
+    return points, [[*range(n)][::-1], [*range(n, 2 * n)], *sides]
+
+
+def test_convex_polyhedra_are_exact_for_linear_functions():
+    rng = np.random.default_rng(3)
+    for n in (4, 5, 8, 12, 30):
+        points = onto_sphere(rng.normal(size=(n, 3))) * [1, 2, 3] + rng.normal(size=3)
+        faces, volume, centroid = hull(points)
+        blocks = [("polyhedron", [faces])]
+        weights = node_weights(points, blocks)
+        assert (weights > 0).all()
+        assert weights.sum() == pytest.approx(volume, rel=1e-13)
+        np.testing.assert_allclose(weights @ points / volume, centroid, atol=1e-13)
+        centroids, measures = cell_weights(points, blocks)
+        np.testing.assert_allclose(centroids[0], centroid, atol=1e-13)
+        assert measures[0] == pytest.approx(volume, rel=1e-13)
+        assert cell_report(points, blocks) == quadrature.CellReport(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("n", [3, 5, 6, 9])
+def test_prisms_as_polyhedra(n):
+    points, faces = prism(n)
+    volume = n * np.sin(2 * pi / n)
+    weights = node_weights(points, [("polyhedron", [faces])])
+    np.testing.assert_allclose(weights, volume / 2 / n, rtol=1e-13)
+    found = boundary([("polyhedron", [faces])])
+    area = 2 * volume / 2 + 2 * n * 2 * np.sin(pi / n)
+    assert node_weights(points, found).sum() == pytest.approx(area, rel=1e-13)
+
+
+@pytest.mark.parametrize("solid", [prism(7), notched(), (CUBE, CUBE_FACES)])
+def test_faces_may_run_either_way_and_come_in_any_order(solid):
+    points, faces = solid
+    exact, rng = node_weights(points, [("polyhedron", [faces])]), np.random.default_rng(0)
+    where = cell_weights(points, [("polyhedron", [faces])])[0]
+    for _ in range(10):
+        turn = [1, -1, *rng.choice([-1, 1], size=len(faces) - 2)]  # never all of them
+        mixed = [faces[k][:: turn[k]] for k in rng.permutation(len(faces))]
+        blocks = [("polyhedron", [mixed, faces])]
+        np.testing.assert_allclose(node_weights(points, blocks), 2 * exact, rtol=1e-12)
+        np.testing.assert_allclose(cell_weights(points, blocks)[0], where[[0, 0]], atol=1e-14)
+        assert cell_report(points, blocks).inverted == 0
+    inward = [("polyhedron", [[face[::-1] for face in faces]])]
+    np.testing.assert_allclose(node_weights(points, inward), exact, rtol=1e-12)
+    assert cell_report(points, inward).inverted == 1
+
+
+def test_a_polyhedron_that_is_not_star_shaped_has_its_volume_and_centroid():
+    points, faces = notched()
+    weights = node_weights(points, [("polyhedron", [faces])])
+    centroids, measures = cell_weights(points, [("polyhedron", [faces])])
+    assert measures[0] == pytest.approx(0.55, rel=1e-13)
+    assert weights.sum() == pytest.approx(0.55, rel=1e-13)
+    assert (weights > 0).all()
+    height = (0.5 * 0.25 + 0.05 * 0.75) / 0.55
+    np.testing.assert_allclose(centroids[0], [0.5, height, 0.5], atol=1e-13)
+
+
+def test_neighbours_agree_on_a_face_that_is_not_plane():
+    """Two cells fill a box whatever the face between them is."""
+    rng = np.random.default_rng(0)
+    points = np.vstack([CUBE, [[2, 0, 0], [2, 1, 0], [2, 0, 1], [2, 1, 1]]])
+    second = [
+        [1, 5, 6, 2],
+        [8, 9, 11, 10],
+        [1, 8, 10, 5],
+        [2, 6, 11, 9],
+        [1, 2, 9, 8],
+        [5, 10, 11, 6],
+    ]
+    for _ in range(5):
+        points[[1, 2, 5, 6], 0] = 1 + 0.3 * rng.normal(size=4)
+        measures = cell_weights(points, [("polyhedron", [CUBE_FACES, second])])[1]
+        assert measures.sum() == pytest.approx(2, rel=1e-13)
+        assert node_weights(points, [("polyhedron", [CUBE_FACES, second])]).sum() == pytest.approx(
+            2
+        )
+
+
+def test_polyhedra_of_many_kinds_keep_their_order():
+    solids = [prism(5), notched(), (CUBE, CUBE_FACES), prism(5, 2.0), prism(3), (CUBE, CUBE_FACES)]
+    points = np.vstack([np.asarray(p) + 9 * k for k, (p, _) in enumerate(solids)])
+    starts = np.cumsum([0, *(len(p) for p, _ in solids)])
+    cells = [[np.add(f, s) for f in faces] for (_, faces), s in zip(solids, starts, strict=False)]
+    exact = [cell_weights(p, [("polyhedron", [f])])[1][0] for p, f in solids]
+    for form in (cells, Polyhedra.of(cells)):
+        np.testing.assert_allclose(cell_weights(points, [("polyhedron", form)])[1], exact)
+    some = Polyhedra.of(cells)[np.array([4, 1])]
+    np.testing.assert_allclose(
+        cell_weights(points, [("polyhedron", some)])[1], [exact[4], exact[1]]
+    )
+    assert [f.tolist() for f in some[1]] == [f.tolist() for f in cells[1]]
+
+
+def test_collapsed_polyhedra_weigh_nothing_or_what_is_left():
+    flat = CUBE * [1, 1, 0]
+    blocks = [("polyhedron", [CUBE_FACES])]
+    np.testing.assert_array_equal(node_weights(flat, blocks), 0)
+    assert cell_report(flat, blocks).degenerate == 1
+    assert np.isfinite(cell_weights(flat, blocks)[0]).all()
+    wedge = [[(c, 2, 6)[(c in (3,)) + 2 * (c == 7)] for c in face] for face in CUBE_FACES]
+    weights = node_weights(CUBE, [("polyhedron", [wedge])])  # 3 falls on 2, and 7 on 6
+    assert weights.sum() == pytest.approx(0.5, rel=1e-13)
+    assert (weights >= 0).all()
+    tangled = CUBE[[0, 6, 2, 3, 4, 5, 1, 7]]
+    weights = node_weights(tangled, blocks)
+    assert np.isfinite(weights).all()
+    assert (weights >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "measure"),
+    [
+        ("hexahedron", [0, 1, 2, 2, 4, 5, 6, 6], 1 / 2),
+        ("hexahedron", [0, 1, 2, 3, 4, 4, 4, 4], 1 / 3),
+        ("hexahedron", [0, 1, 2, 2, 4, 4, 4, 4], 1 / 6),
+        ("wedge", [0, 1, 2, 4, 4, 4], 1 / 6),
+        ("wedge", [0, 1, 2, 0, 5, 6], 1 / 3),
+        ("pyramid", [0, 1, 2, 2, 4], 1 / 6),
+        ("pyramid", [0, 1, 2, 3, 0], 0),
+        ("hexahedron", [0] * 8, 0),
+    ],
+)
+def test_cells_with_nodes_that_fall_together(kind, nodes, measure):
+    weights = node_weights(CUBE, [(kind, [nodes])])
+    assert weights.sum() == pytest.approx(measure, rel=1e-13, abs=1e-16)
+    assert (weights >= 0).all()
+    assert (weights[[k for k in range(8) if k not in nodes]] == 0).all()
+    centroids, measures = cell_weights(CUBE, [(kind, [nodes])])
+    assert np.isfinite(centroids).all()
+    assert measures[0] == pytest.approx(measure, rel=1e-13, abs=1e-16)
+
+
 # --- meshes ---------------------------------------------------------------------------------------
 
 
@@ -411,7 +681,7 @@ def test_chunks_do_not_matter(monkeypatch):
     points, cells = square(6, np.sqrt)
     blocks = [("triangle", cells[:40]), ("triangle", cells[40:])]
     whole = lumping(points, blocks).toarray(), *cell_weights(points, blocks)
-    monkeypatch.setattr(quadrature, "_CHUNK", 40)
+    monkeypatch.setattr(_chunks, "_CHUNK", 40)
     parts = lumping(points, blocks).toarray(), *cell_weights(points, blocks)
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-14)
@@ -542,6 +812,72 @@ def test_area_and_moments_of_the_sphere(kind, order, last):
     assert moments[-1] < 2e-2
 
 
+def onto_disc(x):
+    """The square [-1, 1]^2 onto the unit disc, smoothly."""
+    return x * np.sqrt(1 - x[:, ::-1] ** 2 / 2)
+
+
+def onto_ball(x):
+    """The cube [-1, 1]^3 onto the unit ball, smoothly, and its surface onto the sphere."""
+    y, z = np.roll(x, -1, axis=1) ** 2, np.roll(x, -2, axis=1) ** 2
+    return x * np.sqrt(1 - y / 2 - z / 2 + y * z / 3)
+
+
+def onto_sphere_from_square(x):
+    return onto_ball(np.column_stack([x, np.ones(len(x))]))  # a sixth of the sphere
+
+
+def onto_helix(x):
+    return np.column_stack([np.cos(pi * x), np.sin(pi * x), pi * x / 2])
+
+
+CUTS = {
+    "line": [[0, 1]],
+    "triangle": [[0, 1, 2], [0, 2, 3]],
+    "quad": [[0, 1, 2, 3]],
+    "hexahedron": [[*range(8)]],
+    "wedge": [[0, 1, 2, 4, 5, 6], [0, 2, 3, 4, 6, 7]],
+    "tetra": [[0, 1, 2, 6], [0, 2, 3, 6], [0, 3, 7, 6], [0, 7, 4, 6], [0, 4, 5, 6], [0, 5, 1, 6]],
+}
+
+
+def image(kind, n, function):
+    """Cells of a kind in n^k copies of the cut cube [-1, 1]^k, under a map of it."""
+    k, nodes = NODES[kind].shape[1], NODES[kind]
+    corners = NODES[("line", "quad", "hexahedron")[k - 1]]
+    origins = np.array(list(product(range(n), repeat=k)))
+    cubes = 2 * (origins[:, None] + corners) / n - 1
+    cells = np.concatenate([cubes[:, cut] for cut in CUTS[shape(kind)]])
+    points = _cells.shape_functions(shape(kind), nodes)[0] @ cells
+    index = np.arange(len(cells) * len(nodes)).reshape(len(cells), -1)
+    return function(points.reshape(-1, k)), [(kind, index)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "last"),
+    [
+        *(("line", 2, 2e-3), ("line3", 4, 2e-6), ("VTK_LAGRANGE_CURVE", 4, 5e-7)),
+        *(("triangle", 2, 1e-3), ("triangle6", 4, 1e-7), ("VTK_LAGRANGE_TRIANGLE", 4, 5e-8)),
+        *(("quad", 2, 1e-3), ("quad8", 4, 5e-7), ("quad9", 4, 1e-7)),
+        ("VTK_LAGRANGE_QUADRILATERAL", 4, 5e-8),
+        *(("tetra", 2, 1e-2), ("tetra10", 4, 1e-5), ("VTK_LAGRANGE_TETRAHEDRON", 4, 5e-6)),
+        *(("hexahedron", 2, 1e-2), ("hexahedron27", 4, 5e-6), ("wedge18", 4, 1e-5)),
+        *(("VTK_LAGRANGE_HEXAHEDRON", 4, 5e-6), ("VTK_LAGRANGE_WEDGE", 4, 5e-6)),
+    ],
+)
+def test_curved_cells_converge_to_the_measure_of_disc_ball_sphere_and_helix(kind, order, last):
+    maps = {
+        1: [(onto_helix, 2 * pi * 1.25**0.5)],
+        2: [(onto_disc, pi), (onto_sphere_from_square, 4 * pi / 6)],
+        3: [(onto_ball, 4 * pi / 3)],
+    }
+    for function, exact in maps[TOPOLOGICAL_DIMENSION[kind]]:
+        sizes = (8, 16, 32) if TOPOLOGICAL_DIMENSION[kind] < 3 else (3, 6, 12)
+        errors = [abs(cell_weights(*image(kind, n, function))[1].sum() / exact - 1) for n in sizes]
+        assert orders(errors)[-1] > order - 0.3
+        assert errors[-1] < last
+
+
 # The integral of z^2 exp(x) over the unit sphere: 4 pi (cosh 1 - sinh 1) = 4 pi / e.
 EXACT_MOMENT = 4 * pi / np.e
 
@@ -595,7 +931,13 @@ def test_quadratic_cells_integrate_with_order_two_on_distorted_meshes(kind):
     [
         (np.zeros((3, 2)), [], "needs cells"),
         (np.zeros((3, 2)), [("triangle", np.zeros((0, 3), int))], "needs cells"),
-        (np.zeros((6, 2)), [("VTK_LAGRANGE_TRIANGLE", [[0]])], "VTK_LAGRANGE_TRIANGLE.*triangle6"),
+        (np.zeros((6, 2)), [("VTK_LAGRANGE_PYRAMID", [[0]])], "VTK_LAGRANGE_PYRAMID.*triangle6"),
+        (np.zeros((6, 2)), [("VTK_LAGRANGE_TRIANGLE", [range(5)])], "order from 1 to 10 .*got 5"),
+        (np.zeros((9, 3)), [("polyhedron", [[[0, 1, 2]]])], r"at least 4 faces .*got .*\[3\]"),
+        (np.zeros((9, 3)), [("polyhedron", [[[0, 1], *[[0, 1, 2]] * 3]])], "at least 3 corners"),
+        (np.zeros((9, 3)), [("polyhedron", [[[0, 1, 9]] * 4])], "refers to node 9"),
+        (np.zeros((9, 3)), [("polyhedron", [[[0.5, 1, 2]] * 4])], "lists of integers"),
+        (np.zeros((9, 2)), [("polyhedron", [[[0, 1, 2]] * 4])], "polyhedron.*dimension 2"),
         (np.zeros((24, 3)), [("hexahedron24", [range(24)])], "hexahedron24.*hexahedron27"),
         (np.zeros((6, 2)), [("triangle", [[0, 1, 2], [0, 1, 99]])], r"cell 1 .*triangle.*99"),
         (np.zeros((6, 2)), [("triangle", [[0, -1, 2]])], r"cell 0 .*triangle.*-1"),
