@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opformer import _neighbors, quadrature
+from opformer import _describe, _neighbors, quadrature
 
 __all__ = ["Domain", "Subsample", "as_target", "stack"]
 
@@ -104,13 +104,16 @@ class Domain:
     ) -> Domain:
         """Domain of bare points (n, d), or (n,) on a line, with weights by a rule.
 
-        The rule must be named, weights are never silently uniform: "interval", "delaunay" or "knn".
-        It and its options are those of :func:`opformer.quadrature.point_weights`.
+        The rule must be named, weights are never silently uniform: "voronoi", "interval",
+        "delaunay" or "knn". It and its options are those of
+        :func:`opformer.quadrature.point_weights`.
         """
-        array = torch.as_tensor(points).detach().cpu().double().clone().numpy()
-        array = array[:, None] if array.ndim == 1 else array
-        weights = quadrature.point_weights(array, rule, **options)
-        return cls(torch.from_numpy(array), torch.from_numpy(weights))
+        x = torch.as_tensor(points).detach().cpu()
+        x = x[:, None] if x.ndim == 1 else x
+        # In their own dtype: what float32 does not resolve is no extent.
+        given = x.float() if x.dtype is torch.bfloat16 else x  # which NumPy does not know
+        weights = quadrature.point_weights(given.numpy(), rule, **options)
+        return cls(x.double().clone(), torch.from_numpy(weights))
 
     @property
     def dim(self) -> int:
@@ -215,18 +218,12 @@ class Domain:
         return _neighbors.interpolate(self.points, self.weights, f, points)
 
     def describe(self) -> str:
-        """Points, coordinates, total measure, spread and zeros of the weights, for a person."""
+        """Size, extent, measure, what is odd (with the index of a point), and a verdict."""
         if self.weights.ndim > 1:
             parts = zip(self.points, self.weights, strict=True)
             return "\n".join(Domain(x, w).describe() for x, w in parts)
-        alive = self.weights[~self.null]
-        spread = f"{alive.min():.3g} … {alive.max():.3g}" if len(alive) else "none is positive"
-        coincident = self.size - len(torch.unique(self.points, dim=0))
-        return (
-            f"{self.size} points with {self.dim} coordinates, total measure {self.total:.6g}\n"
-            f"weights {spread}; {self.size - len(alive)} of measure zero; "
-            f"{coincident} coincide with another point"
-        )
+        points, weights = (x.detach().cpu().double().numpy() for x in (self.points, self.weights))
+        return _describe.describe(points, weights)
 
     def _with(self, points: Tensor, weights: Tensor) -> Domain:
         """A domain of what has been checked already: checks would stop a GPU each time."""

@@ -256,6 +256,25 @@ def test_from_points_wants_a_rule():
         Domain.from_points(torch.rand(5, 1))
 
 
+def test_from_points_by_voronoi():
+    x = torch.rand(40, 2, dtype=torch.float32)
+    domain = Domain.from_points(x, rule="voronoi", bounds=[[0, -1], [1, 2]])
+    assert domain.total == pytest.approx(3, rel=TIGHT)
+    assert torch.equal(domain.points, x.double())
+    text = Domain.from_points(x.bfloat16(), rule="voronoi").describe()
+    assert text.endswith("ready")
+
+
+def test_from_points_knows_what_float32_resolves():
+    """A slanted line, far from the origin; in float64 its rounding errors are an extent."""
+    t = torch.linspace(0, 1, 50, dtype=torch.float64)
+    x = torch.stack([100 + t, 50 + t / 3], -1).float()
+    domain = Domain.from_points(x, rule="delaunay")
+    assert domain.total == pytest.approx(np.hypot(1, 1 / 3), rel=1e-5)  # float32 coordinates
+    with pytest.raises(ValueError, match="on a line"):
+        Domain.from_points(x.double(), rule="interval")
+
+
 def test_from_points_copies():
     points = np.linspace(0, 1, 5)[:, None]
     domain = Domain.from_points(points, rule="interval")
@@ -510,14 +529,72 @@ def test_interpolation_of_a_batch_is_a_loop():
 # Description
 
 
-def test_describe():
-    weights = torch.tensor([0.5, 2, 0, 1])
-    domain = Domain(torch.tensor([[0.0, 0], [1, 0], [1, 0], [0, 1]]), weights)
-    text = domain.describe()
-    assert "4 points with 2 coordinates, total measure 3.5" in text
-    assert "weights 0.5 … 2; 1 of measure zero; 1 coincide" in text
-    assert "none is positive" in Domain(torch.zeros(1, 1), torch.zeros(1)).describe()
-    assert stack([domain, domain]).describe() == f"{text}\n{text}"
+def lines(domain):
+    """The first word of each line, and what it says."""
+    rows = [row.split(maxsplit=1) for row in domain.describe().splitlines()]
+    return [row[0] for row in rows], " | ".join(row[1] for row in rows)
+
+
+def test_describe_a_sound_domain():
+    words, text = lines(grid(9))
+    assert words == ["points", "extent", "measure", "weights", "verdict"]
+    assert text == (
+        "81 with 2 coordinates | x from 0 to 1, y from 0 to 1; spans 2 dimensions | 1 | "
+        "0.00391 … 0.0156, largest/smallest 4 | ready"
+    )
+
+
+def test_describe_names_the_first_offender():
+    domain = grid(9)
+    points, weights = domain.points.double().clone(), domain.weights.clone()
+    points[[40, 50]] = points[30].clone()
+    weights[[7, 9, 60]] = 0
+    weights[25] *= 101
+    weights[71] /= 101
+    text = Domain(points + 1e5, weights).describe()
+    for found in (
+        "3 points of weight 0 (first 7)",
+        "2 points coincide with an earlier one (first 40)",
+        "2 points of a weight out of proportion (first 25)",
+        "the points lie 1.41e+05 times their size from the origin",
+    ):
+        assert f"look at     {found}: " in text
+        assert found in text.splitlines()[-1]
+    assert text.splitlines()[-1].startswith("verdict     ready; have a look: 3 points of weight 0")
+
+
+def test_describe_takes_a_slowly_graded_domain_for_sound():
+    """Weights that differ by 1e7, but not between neighbours."""
+    domain = Domain.from_points(1.1 ** torch.arange(200, dtype=torch.float64), rule="interval")
+    assert domain.weights.max() > 1e7 * domain.weights.min()
+    assert domain.describe().splitlines()[-1] == "verdict     ready"
+
+
+def test_describe_copies_without_weight_count_for_nothing():
+    points = torch.tensor([[0.0, 0], [1, 0], [1, 0], [0, 1]])
+    text = Domain(points, torch.tensor([0.5, 2, 0, 1])).describe()
+    assert "coincide" not in text
+    assert "1 points of weight 0 (first 2)" in text
+
+
+def test_describe_counts_dimensions():
+    t = torch.linspace(0, 1, 20, dtype=torch.float64)
+    plane = torch.stack([t, t**2, t + t**2], -1)
+    assert "spans 2 dimensions" in Domain(plane, t + 1).describe()
+    far = torch.rand(20, 5)
+    assert "x4 from" in Domain(far, t + 1).describe()
+    assert "spans 0 dimensions" in Domain(far[:1], t[:1] + 1).describe()
+
+
+@pytest.mark.parametrize("n", [0, 1, 20])
+def test_describe_nothing(n):
+    text = Domain(torch.zeros(n, 1), torch.zeros(n)).describe()
+    assert text.splitlines()[-1].startswith("verdict     not ready: no point has a positive weight")
+
+
+def test_describe_a_batch():
+    domain = cloud(5)
+    assert stack([domain, domain]).describe() == f"{domain.describe()}\n{domain.describe()}"
 
 
 def test_complex_values_are_refused():
