@@ -78,6 +78,27 @@ def test_the_sample_is_that_of_the_file_with_the_same_mesh(tmp_path):
     assert got[0].source.weights.equal(expected[0].source.weights)
 
 
+def test_points_without_cells_are_vertices(tmp_path):
+    u, w = np.arange(6.0)[::-1], np.array([0, 1, 2, 3, 4, 5], np.float32)
+    mesh = read_mesh(save(tmp_path / "a.npz", points=POINTS, u=u, weights=w, parameter_Re=9.0))
+    assert mesh.points.tolist() == POINTS.tolist()
+    assert [(b.type, b.data.tolist()) for b in mesh.cells] == [("vertex", [[k] for k in range(6)])]
+    assert {name: f.tolist() for name, f in mesh.point_data.items()} == {
+        "u": [5, 4, 3, 2, 1, 0],
+        "weights": [0, 1, 2, 3, 4, 5],
+    }
+    assert not mesh.cell_data
+    assert mesh.field_data["Re"] == 9
+    assert Domain.from_mesh(mesh).weights.tolist() == [1] * 6  # a count, until somebody says more
+
+
+def test_explicit_vertices_are_cells(tmp_path):
+    arrays = {"points": POINTS, "cells_vertex": np.array([[4], [2]]), "u": np.zeros(2)}
+    assert "u" in read_mesh(save(tmp_path / "a.npz", **arrays)).cell_data
+    with pytest.raises(MeshError, match="cells and an array 'weights'"):
+        read_mesh(save(tmp_path / "b.npz", **arrays, weights=np.ones(6)))
+
+
 def test_equal_numbers_of_points_and_cells(tmp_path):
     with pytest.raises(
         MeshError, match=r"'u' fits the points and the cells, 6 of each.*cell_data_u"
@@ -92,8 +113,24 @@ def test_equal_numbers_of_points_and_cells(tmp_path):
 WITHOUT = {"points": POINTS}
 REFUSED = {
     "no points": ({"u": np.zeros(3)}, "no array 'points'; there are u"),
-    "no cells": (WITHOUT, r"no arrays cells_TYPE.*weights of your own.*opformer\.grid"),
-    "weights, no cells": (WITHOUT | {"weights": np.ones(6)}, "no arrays cells_TYPE.*Domain"),
+    "negative weights": (
+        WITHOUT | {"weights": np.array([1, 0, -1, -2, 1, 1])},
+        r"weights must be finite and not negative, got -1 at point 2 \(2 such",
+    ),
+    "NaN among the weights": (
+        WITHOUT | {"point_data_weights": np.array([0.0, np.nan, 1, 1, 1, 1])},
+        "weights must be finite and not negative, got nan at point 1",
+    ),
+    "too few weights": (
+        WITHOUT | {"weights": np.ones(5)},
+        r"'weights' has shape \(5,\).* 6 points",
+    ),
+    "weights of columns": (WITHOUT | {"weights": np.ones((6, 2))}, r"shape \(6,\), got \(6, 2\)"),
+    "a field of no cells": (WITHOUT | {"cell_data_u": np.ones(6)}, "'cell_data_u' .* 0 cells"),
+    "an empty field": (WITHOUT | {"u": np.zeros(0)}, r"'u' has shape \(0,\).* 6 points or 0 cells"),
+    "points on a line": ({"points": np.zeros(6)}, r"points must have shape \(n, 1\).*got \(6,\)"),
+    "one number": ({"points": np.zeros(())}, r"points must have shape \(n, 1\).*got \(\)"),
+    "no point": ({"points": np.zeros((0, 2))}, r"points must have shape .*got \(0, 2\)"),
     "weights and cells": (MESH | {"weights": np.ones(6)}, "cells and an array 'weights'"),
     "rows": (MESH | {"u": np.zeros(5)}, r"'u' has shape \(5,\).* 6 points or 3 cells"),
     "a number": (MESH | {"Re": 3.0}, r"'Re' has shape \(\).*parameter_NAME"),

@@ -64,6 +64,12 @@ def vtk(path: Path, body: str) -> Path:
     return path
 
 
+LEGACY = (
+    "DATASET UNSTRUCTURED_GRID\nPOINTS 4 float\n0 0 0 1 0 0 1 1 0 0 1 0\n"
+    "CELLS 2 8\n3 0 1 2\n3 0 2 3\nCELL_TYPES 2\n5\n5\n"
+)
+
+
 @pytest.fixture
 def without_vtk(monkeypatch):
     """As if the extra that reads with VTK were not installed."""
@@ -222,7 +228,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     assert "no such file" in refusal(tmp_path / "b.vtu")
 
 
-@pytest.mark.parametrize("name", ["a.hdf", "a.step", "a", "a.off"])
+@pytest.mark.parametrize("name", ["a.hdf", "a.step", "a", "a.wkt", "a.mdpa"])
 def test_an_unknown_extension_lists_the_known_ones(name, tmp_path):
     (tmp_path / name).write_text("x")
     message = refusal(tmp_path / name)
@@ -351,7 +357,7 @@ def test_raw_appended_data_is_read(tmp_path):
     [
         ([[0, 1, 3, 2]], 6, "type 6 (triangle strip)"),
         ([[0, 1, 2]], 4, "type 4 (polyline)"),
-        ([[0, 1, 2, 0, 1, 2]], 69, "VTK_LAGRANGE_TRIANGLE"),
+        ([[0, 1, 2, 0, 1]], 69, "VTK_LAGRANGE_TRIANGLE cells with 5 nodes"),
         ([[0, 1, 3, 2]], 8, "pixel"),
     ],
 )
@@ -473,6 +479,41 @@ def test_a_field_of_the_wrong_length_is_refused(tmp_path):
     assert "p" in refusal(vtu(tmp_path / "a.vtu", piece(SQUARE, TRIANGLES, [5, 5], data)))
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_cell_data_of_more_or_fewer_cells_are_refused(count, tmp_path):
+    data = f"<CellData>{array('k', 'Float64', np.ones(count))}</CellData>"
+    message = refusal(vtu(tmp_path / "a.vtu", piece(SQUARE, TRIANGLES, [5, 5], data)))
+    assert f"field 'k' has [{count}] rows for 4 points, 2 cells" in message
+    legacy = f"CELL_DATA {count}\nSCALARS k float\nLOOKUP_TABLE default\n{'1 ' * count}\n"
+    assert "cell" in refusal(vtk(tmp_path / "a.vtk", LEGACY + legacy))
+
+
+def test_two_fields_of_one_name_are_refused(tmp_path):
+    p, q = (array("p", "Float64", np.full(4, value)) for value in (1.0, 2.0))
+    both = f"<PointData>{p}{q}</PointData>"
+    path = vtu(tmp_path / "a.vtu", piece(SQUARE, TRIANGLES, [5, 5], both))
+    assert "there are two fields 'p'" in refusal(path)
+    scalars = "SCALARS p float\nLOOKUP_TABLE default\n1 2 3 4\n"
+    for other in (scalars, "FIELD f 1\np 1 4 float\n5 6 7 8\n"):
+        path = vtk(tmp_path / "a.vtk", f"{LEGACY}POINT_DATA 4\n{scalars}{other}")
+        assert "there are two fields 'p'" in refusal(path)
+    cells = "CELL_DATA 2\nSCALARS p float\nLOOKUP_TABLE default\n5 6\n"
+    mesh = read_mesh(vtk(path, f"{LEGACY}POINT_DATA 4\n{scalars}{cells}"))  # elsewhere, it may
+    assert mesh.point_data["p"].tolist() == [1, 2, 3, 4]
+    assert mesh.cell_data["p"][0].tolist() == [5, 6]
+
+
+@pytest.mark.usefixtures("without_vtk")
+@pytest.mark.parametrize("where", [0, 1])
+def test_numbers_of_the_whole_file_in_a_legacy_file(where, tmp_path):
+    facts = "FIELD FieldData 2\nTimeValue 1 1 double\n0.5\nRe 1 1 double\n100\n"
+    first, rest = LEGACY.split("\n", 1)
+    text = f"{first}\n{facts}{rest}" if where == 0 else LEGACY + facts
+    mesh = read_mesh(vtk(tmp_path / "a.vtk", text))
+    assert mesh.field_data["time"].tolist() == [0.5]
+    assert mesh.field_data["Re"].tolist() == [100]
+
+
 def test_a_field_that_meshio_would_skip_is_refused(tmp_path, capfd):
     data = f"<PointData>{array('velocity', 'Float64', np.ones(7), 2)}</PointData>"
     path = vtu(tmp_path / "a.vtu", piece(SQUARE, TRIANGLES, [5, 5], data))
@@ -559,7 +600,6 @@ def test_a_file_without_its_last_cells_or_its_end_is_refused(name, words, tmp_pa
         ("a.msh", "(0 ansys\n"),
         ("a.msh", "(10 (1 1 4 1 3)\n"),
         ("a.ply", "ply\n"),
-        ("a.mdpa", "Begin Nodes\n1 0 0 0\n"),
         ("a.bdf", "$ nastran\n"),
     ],
 )
@@ -585,10 +625,13 @@ def test_named_sets_become_fields_of_zeros_and_ones(tmp_path):
     np.testing.assert_array_equal(mesh.cell_data["upper"][0], [0, 1])
 
 
-def test_a_cell_set_that_does_not_fit_the_blocks_is_refused(tmp_path):
+def test_a_set_made_of_others_does_not_take_in_what_comes_after_it(tmp_path):
     path = tmp_path / "a.inp"
     path.write_text(ABAQUS + "*ELSET, ELSET=all\nupper\n*ELEMENT, TYPE=CPS3\n3, 20, 30, 40\n")
-    assert "'upper'" in refusal(path)
+    masks = {
+        name: [part.tolist() for part in parts] for name, parts in read_mesh(path).cell_data.items()
+    }
+    assert masks == {"upper": [[0, 1], [0]], "all": [[0, 1], [0]]}
 
 
 # --- XDMF -----------------------------------------------------------------------------------------
@@ -652,7 +695,7 @@ def test_a_step_of_what_is_no_time_series_is_refused(tmp_path):
 def test_xdmf_without_h5py_says_what_to_install(tmp_path, monkeypatch):
     meshio.write(tmp_path / "a.xdmf", square(), data_format="XML")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    assert "pip install h5py" in refusal(tmp_path / "a.xdmf")
+    assert "pip install 'opformer[hdf5]'" in refusal(tmp_path / "a.xdmf")
 
 
 @needs_data

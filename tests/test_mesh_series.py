@@ -13,8 +13,9 @@ import pytest
 from reading import measure, refusal
 
 from opformer.errors import MeshError
-from opformer.mesh import read_mesh, read_times
+from opformer.mesh import blocks, boundary_weights, read_mesh, read_times
 from opformer.mesh import vtk as reader
+from opformer.quadrature import cell_report
 
 needs_vtk = pytest.mark.skipif(
     reader.find_spec("pyvista") is None, reason="pyvista is not installed"
@@ -186,7 +187,8 @@ def test_a_file_that_is_no_series_has_no_times(tmp_path):
     meshio.write(tmp_path / "a.vtu", square(1))
     assert read_times(tmp_path / "a.vtu") == []
     message = refusal(tmp_path / "a.vtu", step=0)
-    assert "only XDMF, PVD, .series, OpenFOAM, EnSight, VTKHDF files hold time series" in message
+    formats = "XDMF, PVD, .series, OpenFOAM, EnSight, VTKHDF, CGNS, Exodus"
+    assert f"only {formats} files hold time series" in message
 
 
 @pytest.mark.parametrize("name", ["a.pvd", "a.series", "a.xdmf", "a.foam", "a.vtkhdf", "a.case"])
@@ -337,9 +339,15 @@ def test_an_openfoam_case_has_its_times_patches_and_fields(tmp_path):
 
 
 @needs_vtk
-def test_an_openfoam_case_of_polyhedra_is_refused(tmp_path):
+def test_an_openfoam_case_of_polyhedra_keeps_its_cells(tmp_path):
+    """VTK can cut polyhedra into tetrahedra; then cells and fields were no longer the solver's."""
     corner = [[0, 6, 9], [0, 9, 3]]  # the inlet in two triangles
     path = openfoam(tmp_path, FACES | {"inlet": corner})
     owner = tmp_path / "constant/polyMesh/owner"
     owner.write_text(owner.read_text().replace("11\n(\n0\n0\n", "12\n(\n0\n0\n0\n"))
-    assert "polyhedra (VTK type 42)" in refusal(path, step=1)
+    mesh = read_mesh(path, step=1)
+    assert [block.type for block in mesh.cells[:2]] == ["polyhedron", "hexahedron"]
+    np.testing.assert_allclose(np.concatenate(mesh.cell_data["p"][:2]), [0.5, 1])
+    assert measure(mesh) == pytest.approx(2)
+    assert boundary_weights(mesh).sum() == pytest.approx(10)
+    assert cell_report(mesh.points, blocks(mesh)).inverted == 0

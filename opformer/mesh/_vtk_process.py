@@ -17,14 +17,25 @@ from typing import Any
 
 import numpy as np
 
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 __all__ = ["answer"]
 
 _END = "the_end_is_here"
+_POLYHEDRON = 42
+_EXODUS = {".e", ".exo", ".ex2"}
+_ALONE = {".vtk", ".vtu", ".vtp", ".vti", ".vts", ".vtr", ".cgns", *_EXODUS}  # name no other files
+_COMPRESSED = 10_000  # numbers in a byte at most
+_ROOM, _GROWTH = 4_000_000_000, 200  # bytes of memory, and bytes for each of the file
 _XML = {".vtu", ".vtp", ".vti", ".vts", ".vtr", ".pvti", ".pvts", ".pvtr", ".vtm", ".vtmb"}
 
 
 def answer(path: Path, step: int | None, with_data: bool) -> dict[str, Any]:
     """Read a file: the ``times`` of its steps, ``pieces`` as arrays, ``errors``, ``warnings``."""
+    import pyvista  # noqa: F401, first: it sets an output window of its own
     from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
 
     window = vtkStringOutputWindow()
@@ -37,7 +48,7 @@ def answer(path: Path, step: int | None, with_data: bool) -> dict[str, Any]:
     except Exception as error:
         errors.append(f"{type(error).__name__}: {error}")
     said = re.findall(
-        r"^(ERROR|[\w ]*Warning): In .*\n(?:\S+ \(0x\w+\): )?((?:.+\n)+)",
+        r"^(ERROR|[\w ]*Warning): In .*\n(?:\S+ \(0x\w+\): )?((?:(?!vtkInformation).+\n)+)",
         window.GetOutput(),
         re.MULTILINE,
     )
@@ -56,13 +67,18 @@ def _read(path: Path, step: int | None, with_data: bool) -> tuple[list[float], l
     from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline
 
     suffix = path.suffix.lower()
-    reader = pyvista.get_reader(path, force_ext=suffix).reader
+    reader = pyvista.get_reader(path, force_ext=".e" if suffix in _EXODUS else suffix).reader
     if suffix == ".foam":
         _prepare_openfoam(reader, path.parent)
+    if suffix in _EXODUS:
+        _prepare_exodus(reader)
+    if suffix == ".cgns" and hasattr(reader, "SetLoadSurfacePatch"):
+        reader.SetLoadBndPatch(False)  # together they crash
+        reader.SetLoadSurfacePatch(True)
     if suffix == ".vtk":
         _prepare_legacy(reader, path.read_bytes())
-    if suffix in _XML and not path.read_bytes().rstrip().endswith(b"</VTKFile>"):
-        raise ValueError("the file ends early")  # of appended data VTK would not notice
+    if suffix in _XML:
+        _check_xml(path.read_bytes())
     reader.UpdateInformation()
     times = reader.GetOutputInformation(0).Get(vtkStreamingDemandDrivenPipeline.TIME_STEPS()) or ()
     if not with_data:
@@ -79,6 +95,15 @@ def _read(path: Path, step: int | None, with_data: bool) -> tuple[list[float], l
     return list(times), arrays
 
 
+def _check_xml(content: bytes) -> None:
+    """Refuse what VTK would not notice in appended data, and counts that it would work through."""
+    if not content.rstrip().endswith(b"</VTKFile>"):
+        raise ValueError("the file ends early")
+    counts = re.findall(rb"NumberOf\w+\s*=\s*[\"']\s*-?(\d+)", content.partition(b"<Appended")[0])
+    if max(map(int, counts), default=0) > _COMPRESSED * len(content):
+        raise ValueError("a count in it is too large for the size of the file")
+
+
 def _prepare_legacy(reader: Any, content: bytes) -> None:
     """Let VTK stumble over a word at the end: it has understood all before, and else tells nobody.
 
@@ -90,11 +115,28 @@ def _prepare_legacy(reader: Any, content: bytes) -> None:
 
 
 def _prepare_openfoam(reader: Any, folder: Path) -> None:
-    """Fields where the solver has them, from time zero on; a case in processor folders as such."""
+    """Cells and fields as the solver has them, from time zero on, and from processor folders."""
+    if hasattr(reader, "DecomposePolyhedraOff"):  # VTK before 9.4 would make many cells of one
+        reader.DecomposePolyhedraOff()
     reader.CreateCellToPointOff()
     reader.SkipZeroTimeOff()
     if not (folder / "constant/polyMesh").is_dir() and (folder / "processor0").is_dir():
         reader.SetCaseType(0)
+
+
+def _prepare_exodus(reader: Any) -> None:
+    """All blocks, sets and fields, where they were before the displacement, with all points."""
+    reader.SetSqueezePoints(False)
+    reader.SetApplyDisplacements(False)
+    reader.GenerateObjectIdCellArrayOff()
+    reader.GenerateGlobalElementIdArrayOff()
+    reader.GenerateGlobalNodeIdArrayOff()
+    reader.UpdateInformation()
+    for kind in (reader.ELEM_BLOCK, reader.SIDE_SET, reader.NODE_SET, reader.NODAL):
+        for k in range(reader.GetNumberOfObjects(kind)):
+            reader.SetObjectStatus(kind, k, 1)
+        for k in range(reader.GetNumberOfObjectArrays(kind)):
+            reader.SetObjectArrayStatus(kind, reader.GetObjectArrayName(kind, k), 1)
 
 
 def _leaves(data: Any, name: str | None = None) -> Iterator[tuple[str | None, Any]]:
@@ -117,7 +159,8 @@ def _leaves(data: Any, name: str | None = None) -> Iterator[tuple[str | None, An
 
 
 def _name(data: Any, k: int) -> str | None:
-    return data.GetMetaData(k).Get(data.NAME()) if data.HasMetaData(k) else None
+    name = data.GetMetaData(k).Get(data.NAME()) if data.HasMetaData(k) else None
+    return None if name == "Internal" else name  # so it is in every zone of CGNS
 
 
 def _arrays(data: Any, name: str | None) -> dict[str, Any]:
@@ -131,15 +174,38 @@ def _arrays(data: Any, name: str | None) -> dict[str, Any]:
         "types": np.array(grid.celltypes),
         "offsets": np.array(pyvista.convert_array(cells.GetOffsetsArray())),
         "connectivity": np.array(pyvista.convert_array(cells.GetConnectivityArray())),
+        "faces": _faces(grid),
         "point_data": _fields(grid.point_data),
         "cell_data": _fields(grid.cell_data),
         "field_data": _fields(pyvista.wrap(data).field_data),
     }
 
 
+def _faces(grid: Any) -> tuple[np.ndarray, ...] | None:
+    """Of polyhedra: corners of all faces, where each ends, faces of all cells, where each ends."""
+    if _POLYHEDRON not in grid.celltypes:
+        return None
+    return (
+        np.array(grid.polyhedron_face_connectivity),
+        np.array(grid.polyhedron_face_offsets),
+        np.array(grid.polyhedron_face_location_connectivity),
+        np.array(grid.polyhedron_face_location_offsets),
+    )
+
+
 def _fields(data: Any) -> dict[str, np.ndarray]:
     arrays = {name: np.array(array) for name, array in data.items()}
     return {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
+
+
+def _limit_memory(path: Path) -> None:
+    """Let a number in a damaged file that asks for more memory end this process, not the system."""
+    if resource is not None:
+        alone = path.suffix.lower() in _ALONE
+        most = _ROOM + _GROWTH * path.stat().st_size if alone else resource.RLIM_INFINITY
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard) if alone else hard
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 def _serve() -> None:
@@ -150,6 +216,7 @@ def _serve() -> None:
             request = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        _limit_memory(request[0])
         pickle.dump(answer(*request), answers, protocol=5)
         answers.flush()
 

@@ -7,7 +7,11 @@
 ``point_data_NAME``       n rows: a field on the points
 ``cell_data_NAME``        as many rows as all cells together, in the file's order: one on the cells
 ``NAME``                  a field as well, on the points or cells as its number of rows says
+``weights``               n numbers, not negative, where there are no cells: a field of the points
 ========================  =====================================================================
+
+Points without cells are read as a mesh of ``vertex`` cells, one for each point, in order. As such
+every point counts as one; what they measure is for their weights, or a rule, to say.
 """
 
 from __future__ import annotations
@@ -17,17 +21,11 @@ from pathlib import Path
 import meshio
 import numpy as np
 
-from opformer._cells import node_count
+from opformer._cells import misfit
 from opformer.errors import MeshError
 from opformer.quadrature import TOPOLOGICAL_DIMENSION
 
 __all__ = ["read_arrays"]
-
-_NO_CELLS = (
-    "there are points but no arrays cells_TYPE, such as cells_triangle, to integrate over: "
-    "make a Domain of the points with weights of your own, by opformer.grid, or by a rule "
-    "('interval', 'delaunay', 'knn'), and give Samples to fit"
-)
 
 
 def read_arrays(path: Path) -> meshio.Mesh:
@@ -41,19 +39,33 @@ def read_arrays(path: Path) -> meshio.Mesh:
         for name in list(arrays)
         if name.startswith("cells_")
     ]
-    if not cells:
-        raise MeshError(_NO_CELLS)
-    if "weights" in arrays:
+    if cells and "weights" in arrays:
         raise MeshError("there are cells and an array 'weights': of a mesh the cells are measured")
+    bare = not cells
+    if bare:
+        cells = [("vertex", np.arange(len(points) if points.ndim else 0)[:, None])]
     mesh = meshio.Mesh(points, cells)
     ends = np.cumsum([len(nodes) for _, nodes in cells])
     for key, values in arrays.items():
-        where, name = _place(key, values, len(points), ends[-1])
+        where, name = _place(key, values, len(points), 0 if bare else ends[-1])
         data = getattr(mesh, where)
         if name in data:
             raise MeshError(f"array {key!r}: there is another {name!r} in the same place")
         data[name] = np.split(values, ends[:-1]) if where == "cell_data" else values
+    if bare and "weights" in mesh.point_data:
+        _check_weights(mesh.point_data["weights"])
     return mesh
+
+
+def _check_weights(weights: np.ndarray) -> None:
+    if weights.size > len(weights):
+        raise MeshError(f"weights must have shape ({len(weights)},), got {weights.shape}")
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
+        raise MeshError(
+            f"weights must be finite and not negative, got {weights[bad[0]]} at point {bad[0]} "
+            f"({len(bad)} such points)"
+        )
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
@@ -71,8 +83,10 @@ def _connectivity(name: str, nodes: np.ndarray) -> np.ndarray:
     kind = name.removeprefix("cells_")
     if kind not in TOPOLOGICAL_DIMENSION:
         raise MeshError(f"{name}: cell type {kind!r} is not supported")
-    expected = node_count(kind)
-    if nodes.dtype.kind not in "iu" or nodes.ndim != 2 or nodes.shape[1] != expected:
+    if kind == "polyhedron":
+        raise MeshError(f"{name}: polyhedra are no array; save the mesh as .vtu")
+    expected = misfit(kind, nodes.shape[1]) if nodes.ndim == 2 else "nodes"
+    if nodes.dtype.kind not in "iu" or expected:
         raise MeshError(
             f"{name} must be integers of shape (k, {expected}), got {nodes.dtype} {nodes.shape}"
         )
@@ -87,7 +101,7 @@ def _place(key: str, values: np.ndarray, n_points: int, n_cells: int) -> tuple[s
         return "field_data", key.removeprefix("parameter_")
     rows = len(values) if values.ndim else None
     fitting = [
-        where for where, n in (("point_data", n_points), ("cell_data", n_cells)) if rows == n
+        where for where, n in (("point_data", n_points), ("cell_data", n_cells)) if n and rows == n
     ]
     named = [where for where in ("point_data", "cell_data") if key.startswith(f"{where}_")]
     if not fitting or (named and named[0] not in fitting):

@@ -8,6 +8,9 @@ import meshio
 import numpy as np
 from meshio import _mesh
 
+from opformer._cells import misfit
+from opformer._lagrange import LAGRANGE, plain_name
+from opformer._polyhedra import Polyhedra, renumbered
 from opformer.errors import MeshError
 from opformer.quadrature import TOPOLOGICAL_DIMENSION
 
@@ -41,7 +44,10 @@ def clean(mesh: meshio.Mesh) -> meshio.Mesh:
         raise MeshError("there are points but no cells")
     return meshio.Mesh(
         points,
-        [(mesh.cells[k].type, _checked_cells(mesh.cells[k], len(points), first[k])) for k in kept],
+        [
+            (_name(mesh.cells[k]), _checked_cells(mesh.cells[k], len(points), first[k]))
+            for k in kept
+        ],
         point_data={
             name: _native(data) for name, data in {**_point_masks(mesh), **mesh.point_data}.items()
         },
@@ -58,11 +64,11 @@ def _without_ghosts(mesh: meshio.Mesh) -> meshio.Mesh:
     marks = marks or [np.zeros(len(block), np.int64) for block in mesh.cells]
     kept = [mark & _NOT_HERE == 0 for mark in marks]
     cells = [block.data[keep] for block, keep in zip(mesh.cells, kept, strict=True)]
-    points = np.arange(len(mesh.points))
+    points = every = np.arange(len(mesh.points))
     if not all(keep.all() for keep in kept):
         gone = [block.data[~keep] for block, keep in zip(mesh.cells, kept, strict=True)]
         points = np.setdiff1d(points, np.setdiff1d(_nodes(gone), _nodes(cells)))
-        cells = [np.searchsorted(points, nodes) for nodes in cells]
+        cells = [renumbered(nodes, np.searchsorted(points, every)) for nodes in cells]
     return meshio.Mesh(
         mesh.points[points],
         [(block.type, nodes) for block, nodes in zip(mesh.cells, cells, strict=True)],
@@ -76,8 +82,9 @@ def _without_ghosts(mesh: meshio.Mesh) -> meshio.Mesh:
     )
 
 
-def _nodes(blocks: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([nodes.ravel() for nodes in blocks])
+def _nodes(blocks: list[Any]) -> np.ndarray:
+    parts = [b.corners if isinstance(b, Polyhedra) else b.ravel() for b in blocks]
+    return np.concatenate(parts)
 
 
 def _checked_points(points: np.ndarray) -> np.ndarray:
@@ -93,17 +100,44 @@ def _checked_points(points: np.ndarray) -> np.ndarray:
     return points
 
 
-def _checked_cells(block: meshio.CellBlock, n_points: int, first: int) -> np.ndarray:
+def _name(block: meshio.CellBlock) -> str:
+    """The type of the cells; Lagrange cells of low order are those that every format knows."""
+    if block.type.startswith("polyhedron"):  # meshio adds the number of nodes
+        return "polyhedron"
+    if block.type not in LAGRANGE:
+        return block.type
+    n = block.data.shape[1]
+    if expected := misfit(block.type, n):
+        raise MeshError(f"{block.type} cells with {n} nodes are not supported, {expected} are")
+    return plain_name(block.type, n)
+
+
+def _checked_cells(block: meshio.CellBlock, n_points: int, first: int) -> Any:
+    if block.type.startswith("polyhedron"):
+        return _checked_polyhedra(Polyhedra.of(block.data), n_points, first)
     if block.type not in TOPOLOGICAL_DIMENSION:
         raise UnknownToMeshioError(f"cell type {block.type!r} is not supported")
     cells = np.array(block.data, dtype=np.int64)
-    bad = np.flatnonzero(((cells < 0) | (cells >= n_points)).any(axis=1))
-    if len(bad):
+    if cells.size and (cells.min() < 0 or cells.max() >= n_points):
+        bad = np.flatnonzero(((cells < 0) | (cells >= n_points)).any(axis=1))
         raise MeshError(
             f"cell {first + bad[0]} ({block.type}) refers to points {cells[bad[0]].tolist()}, "
             f"but there are {n_points} points, counted from 0"
         )
     return cells
+
+
+def _checked_polyhedra(cells: Polyhedra, n_points: int, first: int) -> Polyhedra:
+    bad = np.flatnonzero((cells.corners < 0) | (cells.corners >= n_points))
+    if len(bad):
+        face = np.searchsorted(cells.faces, bad[0], side="right") - 1
+        cell = first + np.searchsorted(cells.cells, face, side="right") - 1
+        raise MeshError(
+            f"cell {cell} (polyhedron) refers to point {cells.corners[bad[0]]}, "
+            f"but there are {n_points} points, counted from 0"
+        )
+    arrays = (cells.corners, cells.faces, cells.cells)
+    return Polyhedra(*(array.astype(np.int64) for array in arrays))
 
 
 def _native(data: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Literal
 import meshio
 import numpy as np
 
+from opformer._polyhedra import renumbered
 from opformer.errors import MeshError
 
 __all__ = ["merge"]
@@ -50,7 +51,7 @@ def merge(pieces: Sequence[meshio.Mesh], *, fill: bool = False) -> meshio.Mesh:
     return meshio.Mesh(
         np.concatenate([piece.points for piece in pieces])[first],
         [
-            (block.type, number[block.data])
+            (block.type, renumbered(block.data, number))
             for piece, number in zip(pieces, numbers, strict=True)
             for block in piece.cells
         ],

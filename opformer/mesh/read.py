@@ -14,39 +14,52 @@ file has it.
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import meshio
 import numpy as np
-from meshio import _common, _helpers, _vtk_common
+from meshio import _helpers
 
 from opformer.errors import MeshError
+from opformer.mesh.abaqus import read_abaqus
 from opformer.mesh.arrays import read_arrays
-from opformer.mesh.clean import UnknownToMeshioError, clean
+from opformer.mesh.clean import clean
 from opformer.mesh.formats import read_complete, read_parallel, read_vtk, read_vtu
+from opformer.mesh.gmsh import is_gmsh, read_gmsh
+from opformer.mesh.hdf5 import read_h5m, read_med
+from opformer.mesh.messages import captured_messages, is_settled, one_line, refuse_losses, say
 from opformer.mesh.series import Frame, choose, list_frames, pvd_frames, xdmf_frames
+from opformer.mesh.su2 import read_su2
+from opformer.mesh.tecplot import read_tecplot
 from opformer.mesh.vtk import VTK_EXTENSIONS, read_with_vtk, vtk_times
 
 __all__ = ["is_mesh_file", "read_mesh", "read_times", "steps_of"]
 
-# From a truncated file of these meshio never returns.
-_ENDLESS = {"off", "tecplot", "tetgen", "wkt"}
-_READABLE = _helpers.reader_map.keys() - _ENDLESS
+# Of these meshio loses fields, sets or the numbers of nodes. VTK reads the first two.
+_LOSSY = {"exodus", "cgns", "mdpa", "wkt"}
+_READABLE = _helpers.reader_map.keys() - _LOSSY
 _VTK = "VTK"
+_READERS = {
+    "abaqus": read_abaqus,
+    "gmsh": read_gmsh,
+    "h5m": read_h5m,
+    "med": read_med,
+    "npz": read_arrays,
+    "su2": read_su2,
+    "tecplot": read_tecplot,
+    "vtk": read_vtk,
+    "vtu": read_vtu,
+}
 _LISTS = {".pvtu": "pvtu", ".pvtp": "pvtp", ".pvd": "pvd", ".series": "series"}  # of other files
 _EXTENSIONS = {
     extension: [name for name in names if name in _READABLE]
     for extension, names in meshio.extension_to_filetypes.items()
     if not _READABLE.isdisjoint(names)
 } | {extension: [name] for extension, name in {**_LISTS, ".npz": "npz"}.items()}
+del _EXTENSIONS[".node"]  # it has the points of an .ele
 for _extension in VTK_EXTENSIONS:
     _EXTENSIONS[_extension] = [*_EXTENSIONS.get(_extension, []), _VTK]
 _IN_TIME = {
@@ -57,9 +70,9 @@ _IN_TIME = {
     ".foam": "OpenFOAM",
     ".case": "EnSight",
     ".vtkhdf": "VTKHDF",
+    ".cgns": "CGNS",
+    **dict.fromkeys((".e", ".exo", ".ex2"), "Exodus"),
 }
-_DROPPED_VTK_TYPES = {2: "poly vertex", 4: "polyline", 6: "triangle strip", 11: "voxel"}
-_MESSAGES: ContextVar[list[str] | None] = ContextVar("meshio_messages", default=None)
 
 
 def read_mesh(path: str | PathLike[str], *, step: int | None = None) -> meshio.Mesh:
@@ -68,11 +81,11 @@ def read_mesh(path: str | PathLike[str], *, step: int | None = None) -> meshio.M
     Parameters
     ----------
     path
-        A file of a format that meshio or VTK reads and that ends where it should, or arrays in an
+        A file of a format that this package, meshio or VTK reads, or arrays in an
         .npz file (see :mod:`opformer.mesh.arrays`); the extension, in capitals or not, decides the
         format. VTK is asked for what meshio does not read, if pyvista is installed
-        (``pip install 'opformer[vtk]'``). Not read are .off, .wkt, and the files of Tecplot and
-        TetGen, where meshio would wait forever for the rest of a truncated file.
+        (``pip install 'opformer[vtk]'``). Formats on top of HDF5 need h5py
+        (``pip install 'opformer[hdf5]'``).
     step
         Which step of a time series, counted from 0, or from the end if negative. Its time, or the
         one that VTK notes in a single mesh, is ``mesh.field_data["time"]``, an array of one number.
@@ -122,53 +135,13 @@ def is_mesh_file(path: str | PathLike[str]) -> bool:
     return path.is_file() and not path.name.startswith(".") and bool(_formats(path))
 
 
-@contextmanager
-def captured_messages() -> Iterator[list[str]]:
-    """Collect what meshio says in this context, in this thread, instead of letting it print."""
-    messages: list[str] = []
-    token = _MESSAGES.set(messages)
-    try:
-        yield messages
-    finally:
-        _MESSAGES.reset(token)
-
-
-class _Console(_common.Console):
-    """meshio's console; redirecting the process's stderr instead would not be safe in threads."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        messages = _MESSAGES.get()
-        if messages is None:
-            super().print(*objects, **options)
-        else:
-            text = re.sub(r"\[/?(?:bold|yellow|red)\]", "", " ".join(map(str, objects)))
-            messages.append(text.removeprefix("Warning: "))
-
-
-_common.Console = _Console
-
-
-def one_line(error: BaseException) -> str:
-    """Say in one line why meshio failed."""
-    text = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError):
-        return f"the package {error.name} is needed: pip install {error.name}"
-    if isinstance(error, KeyError):
-        key = error.args[0] if error.args else ""
-        known = key in _vtk_common.meshio_to_vtk_type
-        return f"cell type {key!r} is not supported" if known else f"{key} is missing or not known"
-    if isinstance(error, (MeshError, meshio.ReadError, meshio.WriteError)) and text:
-        return text
-    return f"the file is damaged or of another format ({type(error).__name__}: {text})"
-
-
 def parse(path: Path, step: int | None = None) -> tuple[meshio.Mesh, list[str]]:
     """Read a mesh, and what the reader had to say about it; errors do not name the file."""
     _check_file(path)
     if step is not None and path.suffix.lower() not in _IN_TIME:
         known = ", ".join(dict.fromkeys(_IN_TIME.values()))
         raise MeshError(f"step={step} was asked for, but only {known} files hold time series")
-    names, reasons, settled = _formats(path), [], False
+    names, reasons, settled = _candidates(path), [], False
     for name in names:
         if name == _VTK and settled:  # the file is understood, and refused
             continue
@@ -176,13 +149,11 @@ def parse(path: Path, step: int | None = None) -> tuple[meshio.Mesh, list[str]]:
         with captured_messages() as messages, np.errstate(all="ignore"):
             try:
                 mesh = _read(name, path, step)
-                _refuse_losses(messages)
+                refuse_losses(messages)
                 return _with_time(clean(mesh)), messages
             except (Exception, SystemExit) as error:  # meshio raises about anything, and exits
                 reasons.append(one_line(error))
-                settled = isinstance(error, MeshError) and not isinstance(
-                    error, UnknownToMeshioError
-                )
+                settled = is_settled(error)
     formats = " or ".join(name for name in names if name != _VTK)
     ways = [f"as {formats}"] * bool(formats) + ["by VTK"] * (_VTK in names)
     raise MeshError(f"cannot be read {' or '.join(ways)}: {'; '.join(reasons)}")
@@ -205,6 +176,12 @@ def _formats(path: Path) -> list[str]:
     ]
 
 
+def _candidates(path: Path) -> list[str]:
+    """The formats that a file can be of: two have the same extension and tell themselves apart."""
+    other = {"gmsh": "ansys", "ansys": "gmsh"}["gmsh" if is_gmsh(path) else "ansys"]
+    return [name for name in _formats(path) if name != other]
+
+
 def _read(name: str, path: Path, step: int | None) -> meshio.Mesh:
     frames = _frames(path)
     if frames:
@@ -214,18 +191,11 @@ def _read(name: str, path: Path, step: int | None) -> meshio.Mesh:
         return mesh
     if step is not None:
         raise MeshError(f"step={step} was asked for, but the file is no time series")
-    match name:
-        case "VTK":
-            return _by_vtk(path)
-        case "pvtu" | "pvtp":
-            return read_parallel(path, _member)
-        case "npz":
-            return read_arrays(path)
-        case "vtu":
-            return read_vtu(path)
-        case "vtk":
-            return read_vtk(path)
-    return read_complete(name, path)
+    if name == _VTK:
+        return _by_vtk(path)
+    if name in ("pvtu", "pvtp"):
+        return read_parallel(path, _member)
+    return _READERS[name](path) if name in _READERS else read_complete(name, path)
 
 
 def _frames(path: Path) -> list[Frame]:
@@ -249,20 +219,14 @@ def _member(path: Path) -> meshio.Mesh:
         mesh, messages = parse(path)
     except MeshError as error:
         raise MeshError(f"{path.name}: {error}") from error
-    _say([f"{path.name}: {message}" for message in messages])
+    say([f"{path.name}: {message}" for message in messages])
     return mesh
 
 
 def _by_vtk(path: Path, step: int | None = None) -> meshio.Mesh:
     mesh, messages = read_with_vtk(path, step)
-    _say(messages)
+    say(messages)
     return mesh
-
-
-def _say(messages: list[str]) -> None:
-    """Add to what the reader has to say."""
-    if (heard := _MESSAGES.get()) is not None:
-        heard += messages
 
 
 def _with_time(mesh: meshio.Mesh) -> meshio.Mesh:
@@ -271,12 +235,3 @@ def _with_time(mesh: meshio.Mesh) -> meshio.Mesh:
         time = np.ravel(mesh.field_data["TimeValue"])[:1].astype(np.float64)
         mesh.field_data = {"time": time, **mesh.field_data}
     return mesh
-
-
-def _refuse_losses(messages: list[str]) -> None:
-    for message in messages:
-        if match := re.search(r"cannot handle \(type (\d+)\)", message):
-            name = _DROPPED_VTK_TYPES.get(int(match[1]), "unknown to meshio")
-            raise UnknownToMeshioError(f"cells of VTK type {match[1]} ({name}) are not supported")
-        if "Skipping" in message:
-            raise MeshError(message)

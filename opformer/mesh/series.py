@@ -90,6 +90,10 @@ def xdmf_frames(path: Path) -> list[Frame]:
     Several series, one for each field as dolfinx writes them, must have the same times.
     """
     root = ElementTree.parse(path)
+    for grid in root.iter("Grid"):
+        fields = [(field.get("Center"), field.get("Name")) for field in grid.findall("Attribute")]
+        if len({*fields}) < len(fields):
+            raise MeshError("there are two fields of the same name in one grid")
     series = [
         [_xdmf_time(grid, k) for k, grid in enumerate(collection.findall("Grid"))]
         for collection in root.iterfind(".//Grid[@CollectionType='Temporal']")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -24,16 +25,17 @@ import numpy as np
 from opformer.errors import MeshError
 from opformer.mesh.clean import clean
 from opformer.mesh.merge import merge
-from opformer.mesh.vtk_cells import cells_from_vtk
+from opformer.mesh.vtk_cells import cells_from_vtk, swapped_edges
 
 __all__ = ["VTK_EXTENSIONS", "read_with_vtk", "vtk_times"]
 
 VTK_EXTENSIONS = [
     *(".vtk", ".vtu", ".vtp", ".vti", ".vts", ".vtr", ".pvti", ".pvts", ".pvtr", ".vtm", ".vtmb"),
-    *(".vtkhdf", ".foam", ".case"),
+    *(".vtkhdf", ".foam", ".case", ".e", ".exo", ".ex2", ".cgns"),
 ]
 
-_PATIENCE = 600.0  # seconds for one file
+_PATIENCE = 600.0  # seconds for one file at most
+_PACE = 1e6  # bytes that take a second at most, after half a minute
 _PROGRAM = Path(__file__).with_name("_vtk_process.py")
 _processes: dict[int, subprocess.Popen[bytes]] = {}  # by our own number: a fork needs its own
 _lock = Lock()
@@ -54,7 +56,10 @@ def read_with_vtk(path: Path, step: int | None = None) -> tuple[meshio.Mesh, lis
     pieces = answer["pieces"]
     if not pieces:
         raise MeshError("there are no cells")
-    meshes = [clean(_mesh(piece)) for piece in pieces]
+    meshes = [_mesh(piece) for piece in pieces]
+    if _has_old_numbering(path):
+        meshes = [swapped_edges(mesh) for mesh in meshes]
+    meshes = [clean(mesh) for mesh in meshes]
     names = list(dict.fromkeys(piece["name"] for piece in pieces if piece["name"]))
     fields = {name for piece in pieces for name in piece["cell_data"]}
     for mesh, piece in zip(meshes, pieces, strict=True) if len(names) > 1 else ():
@@ -65,7 +70,9 @@ def read_with_vtk(path: Path, step: int | None = None) -> tuple[meshio.Mesh, lis
 
 
 def _mesh(piece: dict[str, Any]) -> meshio.Mesh:
-    blocks, sources = cells_from_vtk(piece["types"], piece["offsets"], piece["connectivity"])
+    blocks, sources = cells_from_vtk(
+        *(piece[name] for name in ("types", "offsets", "connectivity", "faces"))
+    )
     return meshio.Mesh(
         piece["points"],
         blocks,
@@ -77,14 +84,26 @@ def _mesh(piece: dict[str, Any]) -> meshio.Mesh:
     )
 
 
+def _has_old_numbering(path: Path) -> bool:
+    """Whether this is a legacy file from before VTK renumbered edges of Lagrange hexahedra.
+
+    VTK would exchange them, if the word that our process puts at the end did not keep it from that.
+    """
+    if path.suffix.lower() != ".vtk":
+        return False
+    with path.open("rb") as file:
+        version = re.match(rb"# vtk DataFile Version (\d+)\.(\d+)", file.readline())
+    return version is not None and (int(version[1]), int(version[2])) < (5, 1)
+
+
 def _ask(path: Path, step: int | None, *, with_data: bool) -> tuple[dict[str, Any], list[str]]:
     """The answer of the process, and VTK's warnings; its errors are raised."""
     if find_spec("pyvista") is None:
         raise MeshError("pyvista is not installed: pip install 'opformer[vtk]'")
     with _lock:
-        answer = _exchange(_process(), (path.resolve(), step, with_data))
+        answer = _exchange(_process(), (path.resolve(), step, with_data), _patience(path))
     for error in answer["errors"]:
-        raise MeshError(" ".join(error.split()))
+        raise MeshError(" ".join(error.partition("vtkInformation (")[0].split()))
     return answer, [" ".join(text.split()) for text in answer["warnings"]]
 
 
@@ -101,8 +120,14 @@ def _process() -> subprocess.Popen[bytes]:
     return process
 
 
-def _exchange(process: subprocess.Popen[bytes], request: Any) -> dict[str, Any]:
-    timer = Timer(_PATIENCE, process.kill)
+def _patience(path: Path) -> float:
+    """How many seconds to wait: a small file that takes long is damaged, unless it names others."""
+    alone = path.suffix.lower() in {".vtk", ".vtu", ".vtp", ".vti", ".vts", ".vtr", ".e", ".cgns"}
+    return min(_PATIENCE, 30 + path.stat().st_size / _PACE) if alone else _PATIENCE
+
+
+def _exchange(process: subprocess.Popen[bytes], request: Any, patience: float) -> dict[str, Any]:
+    timer = Timer(patience, process.kill)
     timer.daemon = True
     timer.start()
     try:
@@ -112,7 +137,7 @@ def _exchange(process: subprocess.Popen[bytes], request: Any) -> dict[str, Any]:
     except BaseException as error:  # also of Ctrl-C: the next answer would be that of this file
         _end(process)
         if isinstance(error, (EOFError, OSError, pickle.UnpicklingError)):
-            late = f", or takes more than {_PATIENCE:g} seconds"
+            late = f", or takes more than {patience:.3g} seconds"
             raise MeshError(f"the file is damaged: VTK crashes on it{late}") from error
         raise
     finally:

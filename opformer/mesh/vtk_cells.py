@@ -1,44 +1,36 @@
 """VTK's cells as blocks with meshio's names and node orders.
 
-Cells keep their order; a block is a run of equal type and number of nodes. Pixels and voxels become
-quads and hexahedra, strips triangles, polylines lines, and Lagrange cells of order 1 and 2 the
-linear and quadratic cells, which have the same nodes in the same order.
+Cells keep their order; a block is a run of equal type and number of nodes, or of polyhedra. Pixels
+and voxels become quads and hexahedra, strips triangles, polylines lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
+import meshio
 import numpy as np
 from meshio import _vtk_common
 
-from opformer._cells import TOPOLOGICAL_DIMENSION, node_count
+from opformer._cells import TOPOLOGICAL_DIMENSION, misfit
+from opformer._lagrange import LAGRANGE, lagrange_order
+from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
 
-__all__ = ["cells_from_vtk"]
+__all__ = ["cells_from_vtk", "swapped_edges"]
 
-_POLYHEDRA = (41, 42)
-
-# Lagrange cells by VTK's type: name, nodes by order, and by number of nodes the cells we know.
-_LAGRANGE: dict[int, tuple[str, Callable[[int], int], dict[int, str]]] = {
-    68: ("curves", lambda p: p + 1, {2: "line", 3: "line3"}),
-    69: ("triangles", lambda p: (p + 1) * (p + 2) // 2, {3: "triangle", 6: "triangle6"}),
-    70: ("quadrilaterals", lambda p: (p + 1) ** 2, {4: "quad", 9: "quad9"}),
-    71: (
-        "tetrahedra",
-        lambda p: (p + 1) * (p + 2) * (p + 3) // 6,
-        {4: "tetra", 10: "tetra10"},
-    ),
-    72: ("hexahedra", lambda p: (p + 1) ** 3, {8: "hexahedron", 27: "hexahedron27"}),
-    73: ("wedges", lambda p: (p + 1) ** 2 * (p + 2) // 2, {6: "wedge", 18: "wedge18"}),
-}
+_POLYHEDRON = 42
+_HEXAHEDRON = "VTK_LAGRANGE_HEXAHEDRON"
 
 
 def cells_from_vtk(
-    types: np.ndarray, offsets: np.ndarray, connectivity: np.ndarray
-) -> tuple[list[tuple[str, np.ndarray]], list[np.ndarray]]:
+    types: np.ndarray,
+    offsets: np.ndarray,
+    connectivity: np.ndarray,
+    faces: tuple[np.ndarray, ...] | None = None,
+) -> tuple[list[tuple[str, Any]], list[np.ndarray]]:
     """Return the blocks, and for each of them which of VTK's cells its cells come from.
 
     Parameters
@@ -48,6 +40,9 @@ def cells_from_vtk(
     offsets : (n + 1,)
         Cell c has the nodes ``connectivity[offsets[c] : offsets[c + 1]]``.
     connectivity : (k,)
+    faces
+        Of polyhedra: the corners of all faces, where each begins and the last ends, and the same
+        of the faces of all cells.
 
     Raises
     ------
@@ -58,11 +53,17 @@ def cells_from_vtk(
     if len(sizes) != len(types) or np.any(sizes < 0) or offsets[-1] > len(connectivity):
         raise MeshError("the file is damaged: offsets of the cells do not fit their nodes")
     filled = np.flatnonzero(types)  # 0 is an empty cell
-    runs = np.stack([types[filled], sizes[filled]])
+    of_polyhedra = types[filled] == _POLYHEDRON
+    polyhedra = _polyhedra(faces, len(types)) if of_polyhedra.any() else None
+    runs = np.stack([types[filled], np.where(of_polyhedra, 0, sizes[filled])])
     breaks = np.flatnonzero((np.diff(runs) != 0).any(axis=0)) + 1
     blocks, sources = [], []
     for first, last in pairwise([0, *breaks, len(filled)]):
         ids = filled[first:last]
+        if polyhedra and of_polyhedra[first]:
+            blocks.append(("polyhedron", polyhedra[ids]))
+            sources.append(ids)
+            continue
         name, pattern = _pattern(*runs[:, first].tolist())
         nodes = connectivity[offsets[ids][:, None] + np.arange(runs[1, first])]
         blocks.append((name, nodes[:, pattern].reshape(-1, pattern.shape[1])))
@@ -85,28 +86,49 @@ def _pattern(code: int, n: int) -> tuple[str, np.ndarray]:
             return "quad", np.array([[0, 1, 3, 2]])
         case 11:  # voxel
             return "hexahedron", np.array([[0, 1, 3, 2, 4, 5, 7, 6]])
-    name = _lagrange(code, n) if code in _LAGRANGE else _known(code)
-    if n < 3 if name == "polygon" else n != node_count(name):
+    name = _known(code)
+    if name not in LAGRANGE and misfit(name, n):
         raise MeshError(f"the file is damaged: cells of type {name!r} with {n} nodes")
     order = _vtk_common.meshio_to_vtk_order(name)  # of wedges, its own inverse
     return name, np.arange(n)[None] if order is None else order[None]
 
 
-def _lagrange(code: int, n: int) -> str:
-    name, count, known = _LAGRANGE[code]
-    if n not in known:
-        orders = [f"of order {p}" for p in range(1, 31) if count(p) == n]
-        which = orders[0] if orders else f"with {n} nodes"
-        raise MeshError(f"Lagrange {name} {which} are not supported, those of order 1 and 2 are")
-    return known[n]
-
-
 def _known(code: int) -> str:
     name = _vtk_common.vtk_to_meshio_type.get(code, "unknown")
-    if code in _POLYHEDRA:
-        raise MeshError(
-            f"polyhedra (VTK type {code}) are not supported: split them into tetrahedra first"
-        )
     if name not in TOPOLOGICAL_DIMENSION:
         raise MeshError(f"cells of VTK type {code} ({name}) are not supported")
     return name
+
+
+def _polyhedra(faces: tuple[np.ndarray, ...] | None, n: int) -> Polyhedra:
+    """All cells as polyhedra, those of another type without faces."""
+    if faces is None or len(faces[3]) != n + 1:
+        raise MeshError("the file is damaged: there are polyhedra without faces")
+    corners, ends, of_cells, offsets = faces
+    ordered = Polyhedra(corners, ends, np.arange(len(ends)))[of_cells]
+    return Polyhedra(ordered.corners, ordered.faces, offsets)
+
+
+def swapped_edges(mesh: meshio.Mesh) -> meshio.Mesh:
+    """The mesh with the last two edges of Lagrange hexahedra exchanged.
+
+    So they are numbered in VTU files of versions before 2.1, those that meshio reads and writes,
+    and in legacy files of versions before 5.1.
+    """
+    return meshio.Mesh(
+        mesh.points,
+        [
+            (block.type, _swapped(block.data) if block.type == _HEXAHEDRON else block.data)
+            for block in mesh.cells
+        ],
+        point_data=mesh.point_data,
+        cell_data=mesh.cell_data,
+        field_data=mesh.field_data,
+    )
+
+
+def _swapped(nodes: np.ndarray) -> np.ndarray:
+    inside = (lagrange_order(_HEXAHEDRON, nodes.shape[1]) or 1) - 1
+    ten, eleven, rest = 8 + inside * np.array([10, 11, 12])
+    parts = nodes[:, :ten], nodes[:, eleven:rest], nodes[:, ten:eleven], nodes[:, rest:]
+    return np.concatenate(parts, axis=1)

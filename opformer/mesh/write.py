@@ -4,7 +4,8 @@ Only formats that keep fields, and that meshio can read back, are written: .vtu,
 (with the data inside the XML, so that a result is one file). The file appears under its name when
 it is complete.
 
-Points and cells keep their order and original fields their values. For the sake of the formats,
+Points and cells keep their order and original fields their values; .vtu also keeps the numbers of
+the whole file, such as its time. For the sake of the formats,
 points get three coordinates; new fields of two components, and in .vtk all of them, get a third one
 of zero, so that ParaView draws arrows; tensors become rows, (n, 3, 3) to (n, 9), row after row;
 bool becomes uint8, float16 float32, longer floats float64; all numbers in .xdmf and all integers in
@@ -25,10 +26,15 @@ import meshio
 import numpy as np
 
 from opformer._files import replacing
+from opformer._lagrange import LAGRANGE
+from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
 from opformer.mesh.clean import clean
 from opformer.mesh.fields import CellData, PointData, with_fields
-from opformer.mesh.read import captured_messages, one_line, parse
+from opformer.mesh.messages import captured_messages, one_line
+from opformer.mesh.read import parse
+from opformer.mesh.vtk_cells import swapped_edges
+from opformer.mesh.vtu_polyhedra import write_vtu
 from opformer.quadrature import TOPOLOGICAL_DIMENSION
 
 __all__ = ["check_writable", "write_mesh"]
@@ -38,6 +44,7 @@ _OPTIONS = {
     ".vtk": {"file_format": "vtk"},
     ".xdmf": {"file_format": "xdmf", "data_format": "XML"},
 }
+_ONLY_VTU = {"polyhedron", *LAGRANGE}
 _TYPES = list(TOPOLOGICAL_DIMENSION)
 _XDMF_COMPONENTS = (1, 2, 3, 6, 9)
 _VTK_PLAIN = string.punctuation.replace("%", "").replace('"', "")
@@ -60,7 +67,7 @@ def check_writable(path: str | PathLike[str]) -> Path:
             f"every field and can be read again are {', '.join(_OPTIONS)}"
         )
     if suffix == ".xdmf" and find_spec("h5py") is None:
-        raise MeshError(f"{path}: to write .xdmf the package h5py is needed: pip install h5py")
+        raise MeshError(f"{path}: .xdmf needs the package h5py: pip install 'opformer[hdf5]'")
     if path.is_dir() or not path.parent.is_dir():
         raise MeshError(f"{path}: this is a folder, or lies in a folder that does not exist")
     if not os.access(path.parent, os.W_OK):
@@ -95,6 +102,8 @@ def write_mesh(
     """
     path = check_writable(path)
     try:
+        for name in {*(point_data or ()), *(cell_data or ())}:
+            _checked_name(name)
         everything = clean(
             with_fields(mesh, point_data=point_data, cell_data=cell_data, overwrite=overwrite)
         )
@@ -108,6 +117,8 @@ def write_mesh(
 
 
 def _portable(mesh: meshio.Mesh, new: tuple[set[str], set[str]], suffix: str) -> meshio.Mesh:
+    for kind in {block.type for block in mesh.cells} & _ONLY_VTU if suffix != ".vtu" else ():
+        raise MeshError(f"cells of type {kind} cannot be written as {suffix}: write .vtu")
     vtk = suffix == ".vtk"  # meshio would do it there, with a warning
     missing = 3 - mesh.points.shape[1]
     return meshio.Mesh(
@@ -124,11 +135,12 @@ def _portable(mesh: meshio.Mesh, new: tuple[set[str], set[str]], suffix: str) ->
             ]
             for name, parts in mesh.cell_data.items()
         },
+        field_data=mesh.field_data,
     )
 
 
 def _checked_name(name: str) -> str:
-    if not name or not name.isprintable():
+    if not name or not name.isprintable() or name == "vtkGhostType":  # that one hides cells
         raise MeshError(f"{name!r} cannot be the name of a field")
     return name
 
@@ -138,7 +150,8 @@ def _portable_field(data: np.ndarray, name: str, suffix: str, *, arrow: bool) ->
         hint = "; write real and imaginary part as two fields" if data.dtype.kind == "c" else ""
         got = f"{data.dtype} of shape {data.shape}"
         raise MeshError(f"field {name!r} must hold real numbers, got {got}{hint}")
-    data = data.reshape(len(data), -1) if data.ndim > 1 else data
+    rows = data.reshape(len(data), -1)
+    data = rows if rows.shape[1] > 1 else rows[:, 0]
     if arrow and data.ndim == 2 and data.shape[1] == 2:
         data = np.pad(data, ((0, 0), (0, 1)))
     if suffix == ".xdmf" and data[0].size not in _XDMF_COMPONENTS:
@@ -172,10 +185,37 @@ def _replace(path: Path, mesh: meshio.Mesh) -> None:
     try:
         with replacing(path) as temporary:
             with captured_messages():
-                meshio.write(temporary, _with_encoded_names(mesh, suffix), **_OPTIONS[suffix])
+                _write(temporary, _with_encoded_names(mesh, suffix), suffix)
             _check_same(mesh, parse(temporary)[0])
     except (Exception, SystemExit) as error:
         raise MeshError(f"cannot be written as {suffix}: {one_line(error)}") from error
+
+
+def _write(path: Path, mesh: meshio.Mesh, suffix: str) -> None:
+    facts = mesh.field_data
+    mesh = swapped_edges(mesh) if suffix == ".vtu" else mesh
+    if any(block.type == "polyhedron" for block in mesh.cells):
+        write_vtu(path, mesh)
+    else:
+        meshio.write(path, mesh, **_OPTIONS[suffix])
+    if suffix == ".vtu" and facts:
+        head, grid, rest = path.read_bytes().partition(b"<UnstructuredGrid>")
+        path.write_bytes(head + grid + _field_data(facts).encode() + rest)
+
+
+def _field_data(facts: dict[str, np.ndarray]) -> str:
+    """Numbers of the whole file as VTU has them; the time is TimeValue there."""
+    entries = []
+    for name, value in facts.items():
+        data = np.ravel(value)
+        if data.dtype.kind in "biuf" and data.size and (name != "time" or "TimeValue" not in facts):
+            name = "TimeValue" if name == "time" else _encoded(name, ".vtu")
+            numbers = " ".join(repr(float(number)) for number in data)
+            entries.append(
+                f'<DataArray type="Float64" Name="{name}" NumberOfTuples="{data.size}" '
+                f'format="ascii">{numbers}</DataArray>'
+            )
+    return f"\n<FieldData>{''.join(entries)}</FieldData>" if entries else ""
 
 
 def _with_encoded_names(mesh: meshio.Mesh, suffix: str) -> meshio.Mesh:
@@ -184,6 +224,7 @@ def _with_encoded_names(mesh: meshio.Mesh, suffix: str) -> meshio.Mesh:
         list(mesh.cells),
         point_data={_encoded(name, suffix): data for name, data in mesh.point_data.items()},
         cell_data={_encoded(name, suffix): list(data) for name, data in mesh.cell_data.items()},
+        field_data=mesh.field_data,
     )
 
 
@@ -199,8 +240,14 @@ def _content(mesh: meshio.Mesh) -> dict[str, np.ndarray]:
     types = [_TYPES.index(block.type) for block in mesh.cells]
     return {
         "the points": mesh.points,
-        "the cells": np.concatenate([block.data.ravel() for block in mesh.cells]),
+        "the cells": np.concatenate([_numbers(block.data) for block in mesh.cells]),
         "the cell types": np.repeat(types, [len(block) for block in mesh.cells]),
         **{f"point field {name!r}": data for name, data in mesh.point_data.items()},
         **{f"cell field {name!r}": np.concatenate(d) for name, d in mesh.cell_data.items()},
     }
+
+
+def _numbers(cells: np.ndarray | Polyhedra) -> np.ndarray:
+    if isinstance(cells, Polyhedra):
+        return np.concatenate([cells.corners, np.diff(cells.faces), np.diff(cells.cells)])
+    return cells.ravel()
