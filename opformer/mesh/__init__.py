@@ -5,18 +5,23 @@ points or at the cells, `inspect_path` says what is there, in a file or in a fol
 is a `meshio.Mesh`.
 """
 
+from opformer.mesh.collection import check_writable_series, write_series
+from opformer.mesh.derived import derived_field, is_derived
+from opformer.mesh.duplicates import merge_points
 from opformer.mesh.fields import (
     Location,
     blocks,
     boundary_weights,
     field_location,
     field_names,
+    field_values,
     flat_axes,
     read_field,
     top_cells,
     with_fields,
 )
 from opformer.mesh.folder import mesh_files
+from opformer.mesh.parts import part_cells, part_names, part_weights
 from opformer.mesh.read import is_mesh_file, read_mesh, read_times, steps_of
 from opformer.mesh.report import MeshReport, inspect_mesh
 from opformer.mesh.survey import FolderReport, inspect_path, survey_folder
@@ -29,13 +34,21 @@ __all__ = [
     "blocks",
     "boundary_weights",
     "check_writable",
+    "check_writable_series",
+    "derived_field",
     "field_location",
     "field_names",
+    "field_values",
     "flat_axes",
     "inspect_mesh",
     "inspect_path",
+    "is_derived",
     "is_mesh_file",
+    "merge_points",
     "mesh_files",
+    "part_cells",
+    "part_names",
+    "part_weights",
     "read_field",
     "read_mesh",
     "read_times",
@@ -44,4 +57,5 @@ __all__ = [
     "top_cells",
     "with_fields",
     "write_mesh",
+    "write_series",
 ]

@@ -17,7 +17,7 @@ from typing import Literal
 import meshio
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array
 
 from opformer.errors import MeshError
 from opformer.quadrature import boundary, flat_axes, lumping, node_weights, top_blocks
@@ -30,6 +30,7 @@ __all__ = [
     "boundary_weights",
     "field_location",
     "field_names",
+    "field_values",
     "flat_axes",
     "read_field",
     "top_cells",
@@ -82,7 +83,7 @@ def field_location(mesh: meshio.Mesh, name: str) -> Location:
 
 
 def read_field(
-    mesh: meshio.Mesh, name: str, at: Location, *, matrix: csr_array | None = None
+    mesh: meshio.Mesh, name: str, at: Location, *, matrix: csc_array | None = None
 ) -> np.ndarray:
     """Return a field at the points or at the cells, as float64 of shape (n, channels).
 
@@ -101,13 +102,31 @@ def read_field(
         raise MeshError(f'at must be "points" or "cells", got {at!r}')
     lives_there = name in (mesh.point_data if at == "points" else mesh.cell_data)
     source = at if lives_there else field_location(mesh, name)
-    values = _values(mesh, name, source)
+    values = field_values(mesh, name, source)
     if source == at and np.isfinite(values).all():
         return values
     matrix = lumping(mesh.points, blocks(mesh)) if matrix is None else matrix
-    matrix = csr_array(matrix.T) if source == "cells" else matrix  # rows: where the field lives
+    matrix = matrix.T if source == "cells" else matrix  # rows: where the field lives
     _check_finite(values, matrix.sum(axis=1), name, source)
     return values if source == at else _move(values, matrix, name)
+
+
+def field_values(mesh: meshio.Mesh, name: str, source: Location) -> np.ndarray:
+    """Return a field where it lives, as `read_field` does, but with NaN where the file has it."""
+    if source == "points":
+        rows, parts = len(mesh.points), [np.asarray(mesh.point_data[name])]
+    else:
+        top = top_blocks(blocks(mesh))
+        rows = sum(len(mesh.cells[k]) for k in top)
+        parts = [np.asarray(mesh.cell_data[name][k]) for k in top]
+    if any(part.dtype.kind not in "biuf" for part in parts):
+        raise MeshError(f"field {name!r} must hold real numbers, got {parts[0].dtype}")
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise MeshError(f"field {name!r} has another shape in each block of cells")
+    values = np.concatenate(parts).astype(np.float64)
+    if len(values) != rows:
+        raise MeshError(f"field {name!r} has {len(values)} rows for {rows} {source}")
+    return values.reshape(rows, -1)
 
 
 def with_fields(
@@ -151,23 +170,6 @@ def with_fields(
     )
 
 
-def _values(mesh: meshio.Mesh, name: str, source: Location) -> np.ndarray:
-    if source == "points":
-        rows, parts = len(mesh.points), [np.asarray(mesh.point_data[name])]
-    else:
-        top = top_blocks(blocks(mesh))
-        rows = sum(len(mesh.cells[k]) for k in top)
-        parts = [np.asarray(mesh.cell_data[name][k]) for k in top]
-    if any(part.dtype.kind not in "biuf" for part in parts):
-        raise MeshError(f"field {name!r} must hold real numbers, got {parts[0].dtype}")
-    if len({part.shape[1:] for part in parts}) > 1:
-        raise MeshError(f"field {name!r} has another shape in each block of cells")
-    values = np.concatenate(parts).astype(np.float64)
-    if len(values) != rows:
-        raise MeshError(f"field {name!r} has {len(values)} rows for {rows} {source}")
-    return values.reshape(rows, -1)
-
-
 def _check_finite(values: np.ndarray, weights: np.ndarray, name: str, source: Location) -> None:
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1) & (weights > 0))
     if len(bad):
@@ -176,7 +178,7 @@ def _check_finite(values: np.ndarray, weights: np.ndarray, name: str, source: Lo
         )
 
 
-def _move(values: np.ndarray, matrix: csr_array, name: str) -> np.ndarray:
+def _move(values: np.ndarray, matrix: csc_array, name: str) -> np.ndarray:
     weights, measures = matrix.sum(axis=1), matrix.sum(axis=0)[:, None]
     if not weights.sum() > 0:
         raise MeshError(f"field {name!r} cannot be moved: the total measure of the cells is zero")
@@ -206,7 +208,8 @@ def _cell_field(
     else:
         parts = _split(mesh, name, np.asarray(data))
     shapes, sizes = [part.shape for part in parts], [len(block) for block in mesh.cells]
-    if [shape[:1] for shape in shapes] != [(size,) for size in sizes]:
+    fits = [shape[:1] for shape in shapes] == [(size,) for size in sizes]
+    if not fits or len({shape[1:] for shape in shapes}) > 1:
         raise MeshError(f"cell field {name!r} has shapes {shapes} for blocks of {sizes} cells")
     return parts
 
