@@ -97,8 +97,10 @@ class Run:
         self.history.append(row | {"seconds": time.perf_counter() - began})
         if mean <= self.best:
             self.best, self.best_state = mean, _copy(self.surrogate.state_dict())
-        shown = {"train": train_loss, "validation": mean, "best": self.best}
-        bar.set_postfix(epoch=number, **{name: f"{value:.4f}" for name, value in shown.items()})
+        # What matters most first: a narrow terminal cuts off the end.
+        shown = {"validation": mean, "best": self.best, "train": train_loss}
+        bar.set_description(f"epoch {number}/{self.plan.epochs}")
+        bar.set_postfix({name: f"{value:.4f}" for name, value in shown.items()})
 
     def save(self, out: Path) -> None:
         """Write the best and the last surrogate, and the history, each file whole."""
@@ -151,6 +153,8 @@ class Run:
             for name, value in plan.items()
             if last["plan"].get(name) != value
         ]
+        if last["plan"].get("epochs") != plan["epochs"]:
+            other.append("a longer fit has another learning rate from its first step: begin anew")
         if {name: last["model"][name] for name in model} != model:
             other.append("the model was another")
         # As text: the order of the fields is that of the channels.

@@ -13,12 +13,20 @@ from typing import TypeAlias
 
 import torch
 
-from opformer import plotting
-from opformer._options import assignment, device, positive
+from opformer import __version__, plotting
+from opformer._options import add_data, add_device, add_training, assignment, positive
+from opformer.cases import time_of
 from opformer.checkpoint import load_checkpoint
 from opformer.data import MeshDataset
 from opformer.evaluation import evaluate
-from opformer.mesh import check_writable, field_names, inspect_path, write_mesh
+from opformer.mesh import (
+    check_writable,
+    check_writable_series,
+    field_names,
+    inspect_path,
+    write_mesh,
+    write_series,
+)
 from opformer.model import OperatorTransformer
 from opformer.surrogate import load
 from opformer.training import fit
@@ -38,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"opformer {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"opformer {options.command}: interrupted", file=sys.stderr)
+        print(f"opformer {options.command}: interrupted{_remedy(options)}", file=sys.stderr)
         return 130
     return 0
 
@@ -49,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="opformer",
         description="Fit surrogates on mesh files, evaluate them on finer ones, write predictions.",
     )
+    parser.add_argument("--version", action="version", version=f"opformer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (_add_inspect, _add_fit, _add_evaluate, _add_predict):
         add(commands)
@@ -88,55 +97,9 @@ def _add_fit(commands: Commands) -> None:
         "Fit a surrogate on a folder of mesh files, one file a case.",
         "opformer fit DATA --inputs conductivity --outputs temperature --out RUN",
     )
-    parser.add_argument("data", nargs="+", type=Path, help="folders of mesh files, or files")
-    parser.add_argument(
-        "--inputs", nargs="+", default=[], metavar="FIELD", help="none: the geometry is the input"
-    )
-    parser.add_argument("--outputs", nargs="+", required=True, metavar="FIELD")
-    parser.add_argument(
-        "--parameters",
-        nargs="+",
-        default=[],
-        metavar="FIELD",
-        help="fields that are constant over each file, data of it, or columns of a table",
-    )
-    parser.add_argument(
-        "--parameters-file",
-        type=Path,
-        metavar="TABLE",
-        help=".csv or .json with the parameters of each file [cases.csv or .json in its folder]",
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run")
-    parser.add_argument(
-        "--at", choices=["points", "cells"], help="default: where the first output lives"
-    )
-    parser.add_argument(
-        "--no-boundary",
-        action="store_true",
-        help="leave the boundary and its measure out of the source",
-    )
-    parser.add_argument(
-        "--validation", default="0.1", metavar="DATA", help="a folder, or a share of the data [0.1]"
-    )
-    parser.add_argument("--epochs", type=positive, default=100, help="[100]")
-    parser.add_argument("--batch-size", type=positive, default=4, help="[4]")
-    parser.add_argument("--learning-rate", type=float, default=2e-3, help="the largest [0.002]")
-    parser.add_argument(
-        "--samples-per-mesh",
-        type=positive,
-        metavar="N",
-        help="train on N random points of each mesh, new every step",
-    )
-    parser.add_argument("--channels", type=positive, default=64, help="width of the tokens [64]")
-    parser.add_argument("--heads", type=positive, default=4, help="kernels of each block [4]")
-    parser.add_argument("--layers", type=positive, default=4, help="blocks [4]")
-    parser.add_argument("--seed", type=int, default=0, help="[0]")
-    again = parser.add_mutually_exclusive_group()
-    again.add_argument("--overwrite", action="store_true", help="replace the run that is in RUN")
-    again.add_argument(
-        "--resume", action="store_true", help="go on with the run in RUN, under the same options"
-    )
-    _add_device(parser)
+    add_data(parser)
+    add_training(parser)
+    add_device(parser)
 
 
 def _add_evaluate(commands: Commands) -> None:
@@ -157,7 +120,7 @@ def _add_evaluate(commands: Commands) -> None:
         action="store_true",
         help="leave out the comparison with all weights set equal (half the time)",
     )
-    _add_device(parser)
+    add_device(parser)
 
 
 def _add_predict(commands: Commands) -> None:
@@ -169,8 +132,24 @@ def _add_predict(commands: Commands) -> None:
         "opformer predict RUN new.vtu -o prediction.vtu",
     )
     parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("mesh", type=Path, help="a mesh file with the input fields")
-    parser.add_argument("-o", "--output", type=Path, required=True, help=".vtu, .vtk or .xdmf")
+    parser.add_argument(
+        "mesh",
+        nargs="+",
+        type=Path,
+        help="a mesh file with the input fields, a time series, or its numbered files",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        help=".vtu, .vtk or .xdmf; .pvd for a time series",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace files and fields of an earlier one",
+    )
     parser.add_argument(
         "--parameter",
         nargs="+",
@@ -180,12 +159,7 @@ def _add_predict(commands: Commands) -> None:
         help="values of parameters, needed where the mesh does not hold them",
     )
     parser.add_argument("--chunk", type=positive, help="evaluate that many points at a time")
-    _add_device(parser)
-
-
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", type=device, default=default, help=f"[{default}]")
+    add_device(parser)
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -202,11 +176,17 @@ def _fit(options: argparse.Namespace) -> None:
         parameters=options.parameters,
         parameters_file=options.parameters_file,
         at=options.at,
-        boundary=not options.no_boundary,
+        parts=options.parts,
+        weights=options.weights,
+        merged=options.merge,
+        steps=options.steps,
+        numbered=options.numbered,
+        trajectory=options.trajectory,
         progress=_watched(),
     )
     size = data[0].size
-    print(f"{len(data)} cases, {size} {data.layout.at} in the first, {data.dim} coordinates")
+    cases = "1 case" if len(data) == 1 else f"{len(data)} cases"
+    print(f"{cases}, {size} {data.layout.at} in the first, {data.dim} coordinates")
     for note in data.notes:
         print(f"note: {note}")
     torch.manual_seed(options.seed)
@@ -274,13 +254,36 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    if check_writable(options.output).resolve() == options.mesh.resolve():
-        raise ValueError(f"{options.output} is the input itself: name another file for the output")
+    output: Path = options.output
+    (check_writable_series if output.suffix.lower() == ".pvd" else check_writable)(output)
+    if output.resolve() in {path.resolve() for path in options.mesh}:
+        raise ValueError(f"{output} is the input itself: name another file for the output")
+    if output.exists() and not options.overwrite:
+        raise ValueError(f"{output} is there already: --overwrite replaces it")
     surrogate = load(options.run).to(options.device)
-    mesh = surrogate.predict(options.mesh, parameters=dict(options.parameter), chunk=options.chunk)
-    write_mesh(options.output, mesh)
+    steps = surrogate.steps(options.mesh)
+    if len(steps) > 1:
+        check_writable_series(output)
+    found = surrogate.predict(
+        options.mesh,
+        parameters=dict(options.parameter),
+        chunk=options.chunk,
+        overwrite=options.overwrite,
+        progress=_watched(),
+    )
+    if isinstance(found, list):
+        write_series(output, found, [time_of(mesh) for mesh in found])
+    else:
+        write_mesh(output, found)
+    mesh = found[0] if isinstance(found, list) else found
     at_points, at_cells = (", ".join(names) or "none" for names in field_names(mesh))
-    print(f"wrote {options.output}: point fields {at_points}; cell fields {at_cells}")
+    print(f"wrote {output}: point fields {at_points}; cell fields {at_cells}")
+
+
+def _remedy(options: argparse.Namespace) -> str:
+    if options.command == "fit" and (options.out / "last.pt").exists():
+        return "; the same command with --resume goes on after the last complete epoch"
+    return ""
 
 
 def _watched() -> bool:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from math import fsum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
-from opformer.errors import MeshError
-from opformer.layout import Layout, MeasuredMesh
-from opformer.mesh import (
-    Location,
-    field_location,
-    field_names,
-    flat_axes,
-    mesh_files,
-    read_mesh,
-    steps_of,
-)
-from opformer.parameters import ParameterTable, tables_of
+from opformer._findings import Findings, conclude, find, first_layout
+from opformer.cases import Case, find_cases, time_of
+from opformer.layout import Layout
+from opformer.mesh import Location
 from opformer.sample import Sample
 
 __all__ = ["MeshDataset"]
@@ -38,7 +26,9 @@ class MeshDataset(Dataset[Sample]):
         The files of a folder come in the order of their names, a list keeps its own.
     inputs, outputs : names of fields
         On nodes or cells; vectors count with all their components. No inputs: the geometry is the
-        input.
+        input. An input may also be computed from the geometry, ``distance:boundary`` for instance
+        (see :mod:`opformer.mesh.derived`), or be taken from another step of a time series, as
+        ``first:NAME`` or ``previous:NAME``.
     parameters : names of fields that are constant over each file, or of numbers that it holds
         They enter as global inputs. The time of a step is "time". What a file does not hold is
         taken from a table.
@@ -47,10 +37,21 @@ class MeshDataset(Dataset[Sample]):
         beside each file, if there is one.
     at : "points" or "cells", optional
         Where the samples live; by default where the first output lives in the first file.
-    boundary : bool
-        Whether the boundary, with its own measure, is a part of the source (see
-        :mod:`opformer.layout`). Inputs that are zero at all other nodes, in every file, are then
-        integrated over the boundary alone.
+    parts : names
+        Of what has a measure of its own and is a part of the source (see :mod:`opformer.layout`):
+        ``boundary``, or named sets of cells or points (:mod:`opformer.mesh.parts`). Inputs that are
+        zero at all other nodes, in every file, are then integrated over the parts alone.
+    weights : str
+        For points without cells: a rule, or a field that holds the weights (see
+        :mod:`opformer.measured`).
+    merged : bool
+        Points of one place are one point; the seams between pieces are then no boundary.
+    steps : str
+        Which steps of a time series are taken, as ``start:stop:stride`` or a number.
+    numbered : bool
+        Files that differ by the number at the end of their names are steps of one time series.
+    trajectory : bool
+        A time series is one case in space and time (see :mod:`opformer.layout`), not a case a step.
     cache : bool
         Keep the samples in memory (default), or read the files at every access.
     progress : bool
@@ -59,7 +60,7 @@ class MeshDataset(Dataset[Sample]):
     Attributes
     ----------
     cases : list of Case
-        The path and the step of each.
+        The files and steps of each.
     layout : Layout
     notes : list of str
         What was done that a user should know of: fields moved, axes left out.
@@ -79,27 +80,47 @@ class MeshDataset(Dataset[Sample]):
         parameters: Sequence[str] = (),
         parameters_file: str | Path | None = None,
         at: Location | None = None,
-        boundary: bool = True,
+        parts: Sequence[str] = ("boundary",),
+        weights: str = "",
+        merged: bool = False,
+        steps: str = ":",
+        numbered: bool = False,
+        trajectory: bool = False,
         cache: bool = True,
         progress: bool = True,
     ) -> None:
-        names = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
+        names = {"inputs": inputs, "outputs": outputs, "parameters": parameters, "parts": parts}
         _check_names(names)
-        self.cases = _cases(files, parameters_file)
-        self._samples: list[Sample] = []
-        layout, findings = Layout(), []
-        for i, case in enumerate(_bar(self.cases, progress)):
-            with case.named():
-                mesh = MeasuredMesh(case.mesh(parameters))
-                layout = layout if i else _first_layout(mesh, names, at, boundary)
-                sample = layout.gather(mesh, case.name)
-                findings.append(_findings(mesh, sample, layout))
+        layout = Layout(
+            dict.fromkeys(inputs, 0),
+            dict.fromkeys(outputs, 0),
+            dict.fromkeys(parameters, 0),
+            weights=weights,
+            merged=merged,
+            parts=dict.fromkeys(parts, 1.0),
+            velocity=float(trajectory),
+            steps=steps,
+            numbered=numbered,
+        )
+        self.cases = _cases(files, parameters_file, layout)
+        gathered: list[tuple[list[Sample], list[float]]] = []
+        findings: list[Findings] = []
+        for case in _bar(self.cases, progress):
+            samples, times = [], []
+            for step, mesh in zip(case.steps, case.meshes(inputs, parameters), strict=True):
+                with step.named():
+                    measured = layout.measured(mesh)
+                    layout = layout if findings else first_layout(measured, layout, at)
+                    sample = layout.gather(measured, step.name)
+                    times.append(time_of(mesh) if trajectory else 0.0)
+                    findings.append(find(measured, sample, layout, times[-1]))
+                samples.append(sample)
             if cache:
-                self._samples.append(sample)
-        self.layout, self.notes = _conclude(layout, findings)
-        for i, sample in enumerate(self._samples):
-            with self.cases[i].named():
-                self._samples[i] = self.layout.settle(sample)
+                gathered.append((samples, times))
+        self.layout, self.notes = conclude(layout, findings)
+        self._samples = []
+        for case, (samples, times) in zip(self.cases, gathered, strict=cache):
+            self._samples.append(_settled(case, self.layout, samples, times))
 
     @classmethod
     def from_layout(
@@ -113,7 +134,7 @@ class MeshDataset(Dataset[Sample]):
     ) -> MeshDataset:
         """Another folder, read as the layout of a fitted surrogate says."""
         data = cls.__new__(cls)
-        data.cases = _cases(files, parameters_file)
+        data.cases = _cases(files, parameters_file, layout)
         data.layout, data.notes, data._samples = layout, [], []
         if cache:
             data._samples = [case.sample(layout) for case in _bar(data.cases, progress)]
@@ -121,6 +142,11 @@ class MeshDataset(Dataset[Sample]):
 
     def __len__(self) -> int:
         return len(self.cases)
+
+    def __repr__(self) -> str:
+        names = {k: list(getattr(self.layout, k)) for k in ("inputs", "outputs", "parameters")}
+        fields = ", ".join(f"{what}={found}" for what, found in names.items() if found)
+        return f"MeshDataset({len(self)} cases at {self.layout.at}, {fields})"
 
     @property
     def files(self) -> list[Path]:
@@ -139,7 +165,7 @@ class MeshDataset(Dataset[Sample]):
 
     @property
     def in_channels(self) -> int:
-        """Components of the inputs together, and one that says what is boundary if that is read."""
+        """Components of the inputs together, and one for each part that says what belongs to it."""
         return self.layout.in_channels
 
     @property
@@ -153,139 +179,37 @@ class MeshDataset(Dataset[Sample]):
         return self.layout.parameter_channels
 
 
-@dataclass(frozen=True)
-class Case:
-    """One mesh of a data set: a file, or a step of a time series."""
-
-    path: Path
-    step: int | None = None
-    table: ParameterTable | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the file, and of the step if it is one."""
-        return self.path.name + ("" if self.step is None else f" step {self.step}")
-
-    def mesh(self, parameters: Iterable[str] = ()) -> Any:
-        """What :func:`opformer.read_mesh` returns, with parameters of the table as its data."""
-        mesh = read_mesh(self.path, step=self.step)
-        if self.table is not None:
-            held = {*mesh.point_data, *mesh.cell_data, *mesh.field_data}
-            numbers = self.table.numbers(self.path, [p for p in parameters if p not in held])
-            mesh.field_data = {**mesh.field_data, **numbers}
-        return mesh
-
-    def sample(self, layout: Layout) -> Sample:
-        """Read as the layout says."""
-        with self.named():
-            return layout.read(self.mesh(layout.parameters), self.name)
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Put the file's name before the message of an error about its mesh."""
-        try:
-            yield
-        except ValueError as error:
-            known = isinstance(error, MeshError) and str(self.path) in str(error)
-            where = str(self.path.with_name(self.name))
-            raise error if known else MeshError(f"{where}: {error}") from error
-
-
-@dataclass(frozen=True)
-class _Findings:
-    """What one file has to say about the layout of all."""
-
-    dim: int
-    axes: set[int]  # that it extends along
-    moved: set[str]  # fields that do not live where the samples do
-    quiet: set[str]  # inputs that are zero off the boundary
-    loud: set[str]  # and those of them that are not zero on it
-    volume: float
-    surface: float
-
-
-def _first_layout(
-    mesh: MeasuredMesh, names: dict[str, Sequence[str]], at: Location | None, boundary: bool
-) -> Layout:
-    """Where the samples live and how many components the fields have, by the first file."""
-    if at is None:
-        at = field_location(mesh.mesh, names["outputs"][0]) if names["outputs"] else "points"
-    inputs, outputs = (
-        {name: mesh.field(name, at).shape[1] for name in names[what]}
-        for what in ("inputs", "outputs")
-    )
-    parameters = {name: len(mesh.parameter(name)) for name in names["parameters"]}
-    return Layout(inputs, outputs, parameters, at, boundary=boundary)
-
-
-def _findings(mesh: MeasuredMesh, sample: Sample, layout: Layout) -> _Findings:
-    point_fields, cell_fields = field_names(mesh.mesh)
-    here = point_fields if layout.at == "points" else cell_fields
-    dim = sample.source.dim
-    candidates = layout.inputs.keys() & point_fields if layout.boundary else set()
-    quiet = {name for name in candidates if mesh.zero_inside(name)}
-    return _Findings(
-        dim=dim,
-        axes=set(range(dim)) - set(flat_axes(sample.source.points.numpy())),
-        moved={*layout.inputs, *layout.outputs} - set(here),
-        quiet=quiet,
-        loud={name for name in quiet if mesh.acts_on_boundary(name)},
-        volume=float(mesh.domain().total),
-        surface=float(mesh.boundary.sum()) if layout.boundary else 0.0,
+def _cases(
+    files: str | Path | Iterable[str | Path], table: str | Path | None, layout: Layout
+) -> list[Case]:
+    return find_cases(
+        files,
+        table,
+        steps=layout.steps,
+        numbered=layout.numbered,
+        trajectory=layout.trajectory,
+        earlier=any(name.startswith("previous:") for name in layout.inputs),
     )
 
 
-def _conclude(layout: Layout, findings: list[_Findings]) -> tuple[Layout, list[str]]:
-    """The layout for all files, whatever their order, and what to note about it."""
-    coordinates = range(max(f.dim for f in findings))
-    axes = sorted(set().union(*(f.axes for f in findings))) or list(coordinates)
-    acting = set.intersection(*(f.quiet for f in findings))
-    acting &= set().union(*(f.loud for f in findings))
-    moved = set().union(*(f.moved for f in findings))
-    surface = fsum(f.surface for f in findings)
-    names = [name for name in layout.inputs if name in acting]
-    notes = [f"input {name!r} is zero off the boundary and lives there alone" for name in names]
-    if flat := ", ".join("xyz"[axis] for axis in coordinates if axis not in axes):
-        notes.append(f"axis {flat} is flat in all {len(findings)} files and is left out")
-    notes += [
-        f"field {name!r} is moved to the {layout.at} by the measure"
-        for name in {**layout.inputs, **layout.outputs}
-        if name in moved - acting
-    ]
-    length = fsum(f.volume for f in findings) / surface if surface else 1.0
-    return replace(layout, axes=axes, boundary_inputs=names, boundary_length=length), notes
+def _settled(case: Case, layout: Layout, samples: list[Sample], times: list[float]) -> Sample:
+    settled = []
+    for step, sample in zip(case.steps, samples, strict=True):
+        with step.named():
+            settled.append(layout.settle(sample))
+    return case.whole(layout, settled, times)
 
 
 def _bar(cases: list[Case], progress: bool) -> Iterable[Case]:
-    return tqdm(cases, desc="reading", unit="file", disable=not progress, leave=False)
+    return tqdm(cases, desc="reading", unit="case", disable=not progress, leave=False)
 
 
 def _check_names(names: dict[str, Sequence[str]]) -> None:
     for what, given in names.items():
         if isinstance(given, str):
             raise ValueError(f"{what} must be a list of names, got the string {given!r}")
-
-
-def _cases(files: str | Path | Iterable[str | Path], table: str | Path | None) -> list[Case]:
-    """One for each file; a time series is as many cases as it has steps."""
-    paths = [files] if isinstance(files, str | Path) else list(files)
-    if not paths:
-        raise MeshError("no mesh files: the list is empty")
-    found = [file for path in paths for file in _expanded(Path(path))]
-    tables = tables_of(found, table)
-    return [Case(file, step, tables[file]) for file in found for step in steps_of(file)]
-
-
-def _expanded(path: Path) -> list[Path]:
-    """A file as it is, a folder as its mesh files in the order of their names."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise MeshError(f"{path}: no such file or folder")
-    found = mesh_files(path)
-    if not found:
-        raise MeshError(
-            f"{path}: no mesh files in this folder, expected one for each case "
-            "(.vtu, .vtk, .xdmf, .msh, …)"
+    if both := sorted({*names["inputs"]} & {*names["outputs"]}):
+        raise ValueError(
+            f"{both} cannot be inputs and outputs at once; what is known at the first step of a "
+            "time series is first:NAME, at the step before previous:NAME"
         )
-    return found

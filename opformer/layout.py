@@ -3,108 +3,36 @@ r"""Layout: which fields of a mesh become which channels, where, and under which
 All fields of a case are brought to one location, nodes or cells; what lives at the other is moved
 there by the measure.
 
-The source is Ω and its boundary Γ: the nodes of Γ are a second set of points, under
-:math:`\mu + \ell\,\sigma` with σ the boundary measure and
-:math:`\ell = \sum|\Omega|\,/\,\sum|\Gamma|`, summed over the files of the training set, and one
-more input channel says which is which. So the shape of a domain is an input, not something to be
-guessed from where its points end. A field that is zero away from the boundary, a traction for
-instance, lives on Γ alone. It is no function on Ω: a finer mesh gives its nodes less area, and in
-the limit none.
+The source is Ω and parts of it with a measure of their own, its boundary Γ by default: the nodes of
+each part are another set of points, under :math:`\mu+\sum_k\ell_k\sigma_k` with the measures
+:math:`\sigma_k` of the K parts and :math:`\ell_k=\sum|\Omega|\,/\,(K\sum|\Gamma_k|)`, summed over
+the files of the training set, and one more input channel for each part says what belongs to it. So
+the shape of a domain is an input, not something to be guessed from where its points end. A field
+that is zero away from the parts, a traction for instance, lives on them alone. It is no function on
+Ω: a finer mesh gives its nodes less area, and in the limit none.
+
+A trajectory is one case in space and time, with the coordinates :math:`(x,ct)` and the product of
+the measures, :math:`w_s\tau_k` with the trapezoidal weights :math:`\tau_k` of its times; c makes
+the time as long as the domain is, over the training set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from opformer.domain import Domain
 from opformer.errors import MeshError
-from opformer.mesh import Location, blocks, boundary_weights, field_location, flat_axes, read_field
-from opformer.mesh.field_report import CONSTANT
-from opformer.quadrature import lumping
-from opformer.sample import Sample
+from opformer.measured import MeasuredMesh, Parameters
+from opformer.mesh import Location, flat_axes, merge_points
+from opformer.sample import Sample, over_time
 
-__all__ = ["Layout", "MeasuredMesh", "Parameters", "project"]
-
-Parameters: TypeAlias = Mapping[str, float | Sequence[float]]
-
-
-class MeasuredMesh:
-    """A mesh, its lumping matrix and measures, each computed once, where it is first asked for."""
-
-    def __init__(self, mesh: Any, parameters: Parameters | None = None) -> None:
-        self.mesh = mesh
-        self._given = parameters or {}
-        self._domains: dict[str, Domain] = {}
-
-    @cached_property
-    def lumping(self) -> csr_array:
-        """Lumped mass of the nodes in the cells, see :func:`opformer.quadrature.lumping`."""
-        return lumping(self.mesh.points, blocks(self.mesh))
-
-    def domain(self, at: Location = "points") -> Domain:
-        """The measure of the volume, at the nodes or the cells."""
-        if at not in self._domains:
-            self._domains[at] = self._nodes() if at == "points" else Domain.from_mesh(self.mesh, at)
-        return self._domains[at]
-
-    def field(self, name: str, at: Location) -> np.ndarray:
-        """A field at the nodes or the cells, see :func:`opformer.mesh.read_field`."""
-        return read_field(self.mesh, name, at, matrix=self.lumping)
-
-    def parameter(self, name: str) -> np.ndarray:
-        """A number, or several, of the whole case: a field that is constant, or data of the file.
-
-        The time of a step of a series is the file's datum "time". What was given comes first, then
-        fields.
-        """
-        if name in self._given:
-            return np.asarray(self._given[name], dtype=float).ravel()
-        fields = (*self.mesh.point_data, *self.mesh.cell_data)
-        if name not in fields and name in self.mesh.field_data:
-            return np.asarray(self.mesh.field_data[name], dtype=float).ravel()
-        try:
-            at = field_location(self.mesh, name)
-        except MeshError as error:
-            more = "nor is a number of the file, of a table, or a given one called so"
-            raise MeshError(f"{error}; {more}") from error
-        values = self.field(name, at)[~self.domain(at).null.numpy()]
-        spread = np.ptp(values, axis=0).max(initial=0.0)
-        if spread > CONSTANT * np.abs(values).max(initial=0.0):
-            raise MeshError(
-                f"parameter {name!r} must be constant over the file, it varies by {spread:.3g}"
-            )
-        return values.mean(axis=0)
-
-    @cached_property
-    def boundary(self) -> np.ndarray:
-        """Weights of the nodes under the boundary measure; zero inside."""
-        return boundary_weights(self.mesh)
-
-    @cached_property
-    def inside(self) -> np.ndarray:
-        """Mask of the nodes off the boundary; orphans are neither on nor off."""
-        return (self.boundary == 0) & ~self.domain().null.numpy()
-
-    def zero_inside(self, name: str) -> bool:
-        """Whether a field is zero at all nodes off the boundary, if there are any."""
-        return not self.field(name, "points")[self.inside].any()
-
-    def acts_on_boundary(self, name: str) -> bool:
-        """Whether a field is not zero on the boundary, of a mesh that has an inside as well."""
-        values = self.field(name, "points")[self.boundary > 0]
-        return bool(self.inside.any() and values.any())
-
-    def _nodes(self) -> Domain:
-        points = np.asarray(self.mesh.points, dtype=float)
-        return Domain(torch.from_numpy(points), torch.from_numpy(self.lumping.sum(axis=1)))
+__all__ = ["Layout", "project"]
 
 
 @dataclass(frozen=True)
@@ -117,14 +45,22 @@ class Layout:
     at : "points" or "cells"
     axes : list of int
         The coordinate axes in use; one that is flat in the whole training set is left out.
-    boundary : bool
-        Whether the boundary is a part of the source.
-    boundary_inputs : list of str
-        Inputs that live on the boundary alone.
-    boundary_length : float
-        The length ℓ that stands before the boundary measure, in the mesh's units: Σ|Ω| / Σ|Γ| over
-        the files of the training set, so that there the boundary weighs as much as the volume, or
-        1 if none of them has a boundary.
+    weights : str
+        What measures Ω, see :mod:`opformer.measured`; empty for the cells.
+    merged : bool
+        Whether points of one place are one point (see :func:`opformer.mesh.merge_points`).
+    parts : dict of name to float
+        The parts of the source that have a measure of their own, and the length ℓ that stands
+        before it, in the mesh's units: over the training set all parts together weigh as much as
+        the volume.
+    part_inputs : list of str
+        Inputs that live on the parts alone.
+    velocity : float
+        c of a trajectory, in the mesh's units; 0 where a case is one step.
+    steps : str
+        Which steps of a time series are taken, as in Python's ``start:stop:stride``.
+    numbered : bool
+        Whether files that differ by a number in their names are steps of one time series.
     """
 
     inputs: dict[str, int] = field(default_factory=dict)
@@ -132,9 +68,13 @@ class Layout:
     parameters: dict[str, int] = field(default_factory=dict)
     at: Location = "points"
     axes: list[int] = field(default_factory=list)
-    boundary: bool = False
-    boundary_inputs: list[str] = field(default_factory=list)
-    boundary_length: float = 1.0
+    weights: str = ""
+    merged: bool = False
+    parts: dict[str, float] = field(default_factory=dict)
+    part_inputs: list[str] = field(default_factory=list)
+    velocity: float = 0.0
+    steps: str = ":"
+    numbered: bool = False
 
     def __eq__(self, other: object) -> bool:
         # The order of the fields is that of the channels; equal dicts need not have one order.
@@ -143,14 +83,19 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]  # it holds lists
 
     @property
+    def trajectory(self) -> bool:
+        """Whether a case is a whole time series rather than one step of it."""
+        return self.velocity > 0
+
+    @property
     def dim(self) -> int:
-        """Number of coordinates in use."""
-        return len(self.axes)
+        """Number of coordinates in use, that of time included."""
+        return len(self.axes) + self.trajectory
 
     @property
     def in_channels(self) -> int:
-        """Components of the inputs together, and one that says what is boundary if that is read."""
-        return sum(self.inputs.values()) + self.boundary
+        """Components of the inputs together, and one for each part that says what belongs to it."""
+        return sum(self.inputs.values()) + len(self.parts)
 
     @property
     def out_channels(self) -> int:
@@ -167,6 +112,11 @@ class Layout:
         parts = y.split(list(self.outputs.values()), -1)
         return dict(zip(self.outputs, parts, strict=True))
 
+    def measured(self, mesh: Any, parameters: Parameters | None = None) -> MeasuredMesh:
+        """A mesh under the measures of this layout."""
+        mesh = merge_points(mesh)[0] if self.merged else mesh
+        return MeasuredMesh(mesh, parameters, weights=self.weights, parts=list(self.parts))
+
     def read(
         self,
         mesh: Any,
@@ -181,21 +131,22 @@ class Layout:
         ------
         MeshError
             If a field is missing, has other components than the layout says, holds NaN, is no
-            constant where a parameter is wanted, or is not zero off the boundary where it should
-            be; or if the mesh has no measure, or extends along an axis that was flat in training.
+            constant where a parameter is wanted, or is not zero off the parts where it should be;
+            or if the mesh has no measure, or extends along an axis that was flat in training.
         """
-        mesh = MeasuredMesh(mesh, parameters)
-        sample = self.gather(mesh, name, outputs=outputs)
-        for load in self.boundary_inputs:
-            if not mesh.zero_inside(load):
-                raise MeshError(f"input {load!r} must be zero off the boundary, and is not")
+        measured = self.measured(mesh, parameters)
+        sample = self.gather(measured, name, outputs=outputs)
+        for load in self.part_inputs:
+            if not measured.zero_inside(load):
+                where = "boundary" if [*self.parts] == ["boundary"] else f"parts {[*self.parts]}"
+                raise MeshError(f"input {load!r} must be zero off the {where}, and is not")
         return self.settle(sample)
 
     def gather(self, mesh: MeasuredMesh, name: str = "", *, outputs: bool = True) -> Sample:
         """The fields and measures of a mesh, before it is known what :meth:`settle` needs."""
         source = mesh.domain(self.at)
         if not source.total > 0:
-            raise MeshError("the total measure of the cells is zero")
+            raise MeshError("the total measure is zero")
         parameters = [_parameter(mesh, p, n) for p, n in self.parameters.items()]
         sample = Sample(
             source=source,
@@ -204,36 +155,49 @@ class Layout:
             outputs=_channels(mesh, self.outputs, self.at) if outputs else None,
             name=name,
         )
-        return self._with_boundary(sample, mesh) if self.boundary else sample
+        return self._with_parts(sample, mesh) if self.parts else sample
 
     def settle(self, sample: Sample) -> Sample:
-        """What was gathered: on the axes in use, Γ in units of ℓ, its inputs on Γ alone."""
+        """What was gathered: on the axes in use, parts in units of ℓ, their inputs there alone."""
         source = project(sample.source, self.axes)
-        if sample.boundary is None:
+        if sample.part is None:
             return replace(sample, source=source)
-        w = source.weights
-        weights = torch.where(sample.boundary, self.boundary_length * w, w)
-        loads = [k in self.boundary_inputs for k, size in self.inputs.items() for _ in range(size)]
-        elsewhere = ~sample.boundary[:, None] & torch.tensor([*loads, False])
+        lengths = torch.tensor([1.0, *self.parts.values()], dtype=torch.float64)
+        weights = lengths[sample.part] * source.weights
+        loads = [k in self.part_inputs for k, size in self.inputs.items() for _ in range(size)]
+        loads += [False] * len(self.parts)
+        elsewhere = ~sample.on_parts[:, None] & torch.tensor(loads)
         fields = sample.fields.masked_fill(elsewhere, 0)
         return replace(sample, source=Domain(source.points, weights), fields=fields)
 
-    def _with_boundary(self, sample: Sample, mesh: MeasuredMesh) -> Sample:
-        """Append the boundary's nodes under the boundary measure."""
-        weights = torch.from_numpy(mesh.boundary)
-        index = torch.nonzero(weights)[:, 0]
-        both = Domain(
-            torch.cat([sample.source.points, mesh.domain().points[index]]),
-            torch.cat([sample.source.weights, weights[index]]),
-        )
-        on_boundary = torch.arange(both.size) >= sample.source.size
+    def join(self, samples: Sequence[Sample], times: Sequence[float], name: str) -> Sample:
+        """A trajectory of samples that are settled, one for each time."""
+        return over_time(samples, times, self.velocity, name)
+
+    def _with_parts(self, sample: Sample, mesh: MeasuredMesh) -> Sample:
+        """Append the nodes of each part under its measure."""
         nodal = sample.fields if self.at == "points" else _channels(mesh, self.inputs, "points")
-        fields = torch.cat([sample.fields, nodal[index]])
-        fields = torch.cat([fields, on_boundary[:, None].double()], 1)
+        points, weights = [sample.source.points], [sample.source.weights]
+        fields, part = [sample.fields], [torch.zeros(sample.source.size, dtype=torch.int64)]
+        for number, measure in enumerate(mesh.parts.values(), start=1):
+            index = torch.from_numpy(np.flatnonzero(measure))
+            points.append(mesh.points[index])
+            weights.append(torch.from_numpy(measure)[index])
+            fields.append(nodal[index])
+            part.append(torch.full((len(index),), number))
+        which = torch.cat(part)
+        marks = which[:, None] == torch.arange(1, len(self.parts) + 1)
         outputs = sample.outputs
         if outputs is not None:
-            outputs = torch.cat([outputs, outputs.new_zeros(len(index), outputs.shape[1])])
-        return replace(sample, source=both, fields=fields, outputs=outputs, boundary=on_boundary)
+            added = len(which) - len(outputs)
+            outputs = torch.cat([outputs, outputs.new_zeros(added, outputs.shape[1])])
+        return replace(
+            sample,
+            source=Domain(torch.cat(points), torch.cat(weights)),
+            fields=torch.cat([torch.cat(fields), marks.double()], 1),
+            outputs=outputs,
+            part=which,
+        )
 
 
 def project(domain: Domain, axes: list[int]) -> Domain:

@@ -18,7 +18,7 @@ from typing import Any
 
 from opformer.errors import MeshError
 
-__all__ = ["ParameterTable", "tables_of"]
+__all__ = ["ParameterTable", "common_columns", "tables_of"]
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class ParameterTable:
         """The entries of a file's row; a MeshError names what is missing or no finite number."""
         return {name: self._number(file, name) for name in names}
 
+    def row(self, file: Path) -> dict[str, Any]:
+        """The entries of a file by name; none if it has no row."""
+        return next((self.rows[key] for key in (file.name, file.stem) if key in self.rows), {})
+
     def _number(self, file: Path, name: str) -> float:
-        row = next((self.rows[key] for key in (file.name, file.stem) if key in self.rows), None)
-        if row is None:
+        row = self.row(file)
+        if not row:
             raise MeshError(f"{self.path}: there is no row {file.name!r}, for parameter {name!r}")
         where = f"{self.path}: row {file.name!r}"
         if name not in row:
             raise MeshError(f"{where} has no column {name!r}; it has {', '.join(row) or 'none'}")
-        try:
-            value = float(row[name])
-        except (TypeError, ValueError):
-            value = float("nan")
-        if not isfinite(value):
+        if not _is_number(row[name]):
             raise MeshError(f"{where}, column {name!r}: expected a number, got {row[name]!r}")
-        return value
+        return float(row[name])
 
 
 def tables_of(
@@ -76,6 +76,28 @@ def tables_of(
     if not table.rows:
         raise MeshError(f"{given}: the table has no rows")
     return dict.fromkeys(files, table)
+
+
+def common_columns(files: Sequence[Path]) -> list[str]:
+    """The columns that have a number for each of the files, in the tables beside them.
+
+    Raises
+    ------
+    MeshError
+        If there is a table that cannot be read.
+    """
+    tables = tables_of(files)
+    if not tables or None in tables.values():
+        return []
+    rows = [table.row(file) for file, table in tables.items() if table is not None]
+    return [name for name in rows[0] if all(_is_number(row.get(name)) for row in rows)]
+
+
+def _is_number(entry: Any) -> bool:
+    try:
+        return isfinite(float(entry))
+    except (TypeError, ValueError):
+        return False
 
 
 def _table_in(folder: Path) -> ParameterTable | None:

@@ -1,12 +1,13 @@
 r"""Samples: one case as tensors, and batches of cases of different sizes.
 
 The measure does the bookkeeping: a batch is padded with points of measure zero, and a subsample
-carries the weight of all points. A source may hold two measures, that of the volume Ω and that of
-its boundary Γ; ``boundary`` then says which points belong to the second.
+carries the weight of all points. A source may hold several measures, that of the domain Ω and those
+of its parts, its boundary for instance; ``part`` then says which points belong to which.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from opformer.domain import Domain, stack
+from opformer.grids import grid
 
-__all__ = ["Sample", "collate"]
+__all__ = ["Sample", "collate", "over_time"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +33,9 @@ class Sample:
     target : Domain of n points, optional
         Where the outputs are wanted; None for the source's own points.
     outputs : Tensor, shape (n, out_channels), or None where they are to be predicted
-    boundary : Tensor of bool, shape (m,), optional
-        Which source points belong to the boundary measure; outputs are not judged there.
+    part : Tensor of integers, shape (m,), optional
+        Which measure a source point belongs to: 0 is that of Ω, k that of its k-th part. Outputs
+        are judged under that of Ω alone.
     name : str
         Of the case; a batch has all of them, joined by commas.
     """
@@ -42,7 +45,7 @@ class Sample:
     parameters: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     target: Domain | None = None
     outputs: Tensor | None = None
-    boundary: Tensor | None = None
+    part: Tensor | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -55,18 +58,21 @@ class Sample:
                     f"sample {self.name!r}: {name} must have shape {(*shape, 'channels')}, "
                     f"got {tuple(values.shape)}"
                 )
-        if self.boundary is not None and self.boundary.shape != n:
-            got = tuple(self.boundary.shape)
-            raise ValueError(
-                f"sample {self.name!r}: boundary must have shape {tuple(n)}, got {got}"
-            )
+        if self.part is not None and self.part.shape != n:
+            got = tuple(self.part.shape)
+            raise ValueError(f"sample {self.name!r}: part must have shape {tuple(n)}, got {got}")
+
+    @property
+    def on_parts(self) -> Tensor:
+        """Mask of the source points that the measures of parts have added."""
+        return torch.zeros_like(self.source.null) if self.part is None else self.part > 0
 
     @property
     def inside(self) -> Domain:
-        """The source without its boundary measure: those points get weight zero."""
-        if self.boundary is None:
+        """The source without the measures of its parts: those points get weight zero."""
+        if self.part is None:
             return self.source
-        return replace(self.source, weights=self.source.weights.masked_fill(self.boundary, 0))
+        return replace(self.source, weights=self.source.weights.masked_fill(self.on_parts, 0))
 
     @property
     def domain(self) -> Domain:
@@ -75,9 +81,8 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Points of the source's mesh; those that the boundary measure adds do not count."""
-        added = 0 if self.boundary is None else int(self.boundary.sum())
-        return self.source.size - added
+        """Points of the source's mesh; those that the measures of parts add do not count."""
+        return self.source.size - int(self.on_parts.sum())
 
     @property
     def truth(self) -> Tensor:
@@ -89,7 +94,7 @@ class Sample:
     def subsample(self, n: int, generator: torch.Generator | None = None) -> Sample:
         """The case on about ``n`` random points, re-lumped (see :meth:`Domain.subsample`).
 
-        The boundary is thinned in the same proportion, by itself: the two measures do not mix.
+        Each part is thinned in the same proportion, by itself: the measures do not mix.
         """
         source, index = self._thin(n, generator)
         target, kept = self.target, index
@@ -102,7 +107,7 @@ class Sample:
             fields=self.fields[index],
             target=target,
             outputs=None if self.outputs is None else self.outputs[kept],
-            boundary=None if self.boundary is None else self.boundary[index],
+            part=None if self.part is None else self.part[index],
         )
 
     def to(self, device: torch.device | str) -> Sample:
@@ -114,16 +119,16 @@ class Sample:
         return Sample(**values)
 
     def _thin(self, n: int, generator: torch.Generator | None) -> tuple[Domain, Tensor]:
-        if self.boundary is None or not self.boundary.any():
-            part = self.source.subsample(n, generator=generator)
-            return part, part.index
+        if self.part is None or not self.part.any():
+            kept = self.source.subsample(n, generator=generator)
+            return kept, kept.index
         parts, indices = [], []
-        for where in (~self.boundary, self.boundary):
-            index = torch.nonzero(where)[:, 0]
+        for number in self.part.unique():
+            index = torch.nonzero(self.part == number)[:, 0]
             count = max(1, round(n * len(index) / self.source.size))
-            part = self.source.take(index).subsample(count, generator=generator)
-            parts.append(part)
-            indices.append(index[part.index])
+            kept = self.source.take(index).subsample(count, generator=generator)
+            parts.append(kept)
+            indices.append(index[kept.index])
         points, weights = ([getattr(p, a) for p in parts] for a in ("points", "weights"))
         return Domain(torch.cat(points), torch.cat(weights)), torch.cat(indices)
 
@@ -136,7 +141,7 @@ def collate(samples: Sequence[Sample]) -> Sample:
     Raises
     ------
     ValueError
-        If targets, outputs or boundaries are given for some samples only.
+        If targets, outputs or parts are given for some samples only.
     """
     source = stack([sample.source for sample in samples])
     target = _all_or_none(samples, "target", stack)
@@ -147,8 +152,47 @@ def collate(samples: Sequence[Sample]) -> Sample:
         parameters=torch.stack([sample.parameters for sample in samples]),
         target=target,
         outputs=_all_or_none(samples, "outputs", lambda x: _stack_padded(x, size)),
-        boundary=_all_or_none(samples, "boundary", lambda x: _stack_padded(x, source.size)),
+        part=_all_or_none(samples, "part", lambda x: _stack_padded(x, source.size)),
         name=",".join(sample.name for sample in samples),
+    )
+
+
+def over_time(
+    samples: Sequence[Sample], times: Sequence[float], velocity: float, name: str = ""
+) -> Sample:
+    r"""The steps of a trajectory as one case in space and time.
+
+    The points are :math:`(x, ct)`, the weights :math:`w_s\tau_k` with the trapezoidal rule
+    :math:`\tau` in time; the points of the measures of parts come last.
+
+    Raises
+    ------
+    ValueError
+        If there are not two times at least, they do not ascend, or a parameter changes.
+    """
+    if len(times) < 2 or any(b <= a for a, b in itertools.pairwise(times)):
+        raise ValueError(f"a trajectory needs two times or more that ascend, got {list(times)}")
+    if any(not torch.equal(s.parameters, samples[0].parameters) for s in samples):
+        raise ValueError("a parameter changes along the trajectory: make it an input instead")
+    points, weights = [], []
+    for sample, t, tau in zip(samples, times, grid(times).weights, strict=True):
+        x = sample.source.points
+        points.append(torch.cat([x, torch.full_like(x[:, :1], velocity * t)], 1))
+        weights.append(tau * sample.source.weights)
+    # Stable: what the steps hold stays in the order of the steps.
+    order = torch.cat([sample.on_parts for sample in samples]).int().argsort(stable=True)
+
+    def joined(attribute: str) -> Tensor | None:
+        whole = _all_or_none(samples, attribute, torch.cat)
+        return None if whole is None else whole[order]
+
+    return replace(
+        samples[0],
+        source=Domain(torch.cat(points)[order], torch.cat(weights)[order]),
+        fields=torch.cat([sample.fields for sample in samples])[order],
+        outputs=joined("outputs"),
+        part=joined("part"),
+        name=name,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,13 +10,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
+from opformer.cases import Step, is_earlier, series_of, time_of
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.config import build, describe
-from opformer.data import Case
 from opformer.domain import Domain, as_target
-from opformer.layout import Layout, Parameters
-from opformer.mesh import with_fields
+from opformer.layout import Layout
+from opformer.measured import Parameters
+from opformer.mesh import field_values, merge_points, with_fields
 from opformer.sample import Sample
 from opformer.standardize import Standardizer
 
@@ -74,53 +76,101 @@ class Surrogate(nn.Module):
         parameters: Parameters | None = None,
         target: Domain | Tensor | None = None,
         chunk: int | None = None,
+        overwrite: bool = False,
+        progress: bool = False,
     ) -> Any:
-        """Fields on a mesh.
+        """Fields on a mesh, or on the steps of a time series.
 
         Parameters
         ----------
-        mesh : meshio.Mesh, or path of a mesh file
+        mesh : meshio.Mesh, path of a mesh file, or a list of either: the steps of a time series
             With the input fields of the layout.
         parameters : dict of name to number, or numbers, optional
             Needed for those that the mesh does not hold; others are overridden.
         target : Domain, or Tensor of points (n, d), optional
-            Other points, in the mesh's units and on the axes of the layout; the result is then a
-            tensor (n, out_channels) there.
+            Other points, in the mesh's units and on the axes of the layout (of a trajectory, the
+            time is the last); the result is then a tensor (n, out_channels) there.
         chunk : int, optional
             Evaluate that many targets at a time; the result does not depend on it.
+        overwrite : bool
+            Whether fields of the mesh that are called as the results may be replaced.
+        progress : bool
+            Show a bar over the steps of a time series.
 
         Returns
         -------
-        meshio.Mesh
+        meshio.Mesh, or a list of them for the steps of a time series
             A copy with the output fields added. One whose name is taken, by the truth for instance,
-            is called ``NAME_predicted``. Vectors of two components get a third of zero: ParaView
-            draws arrows of three.
+            is called ``NAME_predicted``, and ``NAME_error`` is its difference from it. Vectors of
+            two components get a third of zero: ParaView draws arrows of three.
 
         Raises
         ------
         MeshError
             If the mesh or one of its fields cannot be used.
         """
-        named: AbstractContextManager[None] = nullcontext()
-        if isinstance(mesh, str | Path):
-            case = Case(Path(mesh))
-            mesh, named = case.mesh(), case.named()
         if unknown := (parameters or {}).keys() - self.layout.parameters.keys():
             known = ", ".join(self.layout.parameters) or "none"
             raise ValueError(f"unknown parameters {sorted(unknown)}; the surrogate has {known}")
-        with named:
-            sample = self.layout.read(mesh, outputs=False, parameters=parameters).to(self.device)
-        if target is not None:
-            target = self._checked(as_target(target)).to(self.device)
-            if chunk is None:
-                return self(replace(sample, target=target))
-            nearby = sample.inside.interpolate(sample.fields, target.points)
-            return self._decode(sample, target, nearby, chunk)
-        own = slice(sample.size)  # the points of the boundary measure come after the mesh's own
+        steps = self.steps(mesh)
+        cases = [steps] if self.layout.trajectory else [[step] for step in steps]
+        if target is not None and len(cases) > 1:
+            raise ValueError(f"target needs one case, got a time series of {len(cases)} steps")
+        found: list[Any] = []
+        hidden = not progress or len(cases) == 1
+        for case in tqdm(cases, desc="predicting", unit="step", disable=hidden, leave=False):
+            sample, meshes, sizes = self._sample(case, parameters)
+            if target is not None:
+                return self._at(sample, self._checked(as_target(target)).to(self.device), chunk)
+            y = self._at_nodes(sample, chunk)
+            for step, part in zip(meshes, y.split(sizes), strict=True):
+                found.append(self._with_fields(step, part, overwrite))
+        return found if len(found) > 1 or self.layout.trajectory else found[0]
+
+    def steps(self, mesh: Any) -> list[Any]:
+        """What :meth:`predict` takes the ``mesh`` for: the steps of a series, or one mesh."""
+        several = mesh if isinstance(mesh, list | tuple) else [mesh]
+        if not all(isinstance(one, str | Path) for one in several):
+            return list(several)
+        together = self.layout.numbered or len(several) > 1
+        series = series_of([Path(path) for path in several], self.layout.steps, together)
+        if len(series) != 1:
+            raise ValueError(
+                "several files must be the steps of one time series, of one name but for the "
+                f"number at its end, got {', '.join(map(str, several))}"
+            )
+        late = any(name.startswith("previous:") for name in self.layout.inputs)
+        return list(series[0][late:])
+
+    def _sample(
+        self, steps: list[Any], parameters: Parameters | None
+    ) -> tuple[Sample, list[Any], list[int]]:
+        """A case to predict, its meshes, and how many rows of the result belong to each."""
+        samples, meshes, times = [], [], []
+        for step in steps:
+            known = isinstance(step, Step)
+            with step.named() if known else nullcontext():
+                mesh = step.mesh(self.layout.inputs) if known else step
+                samples.append(self.layout.read(mesh, outputs=False, parameters=parameters))
+                times.append(time_of(mesh) if self.layout.trajectory else 0.0)
+            for name in filter(is_earlier, self.layout.inputs if known else ()):
+                mesh.point_data.pop(name, None)  # of another step: not to be written with this one
+                mesh.cell_data.pop(name, None)
+            meshes.append(mesh)
+        sample = self.layout.join(samples, times, "") if self.layout.trajectory else samples[0]
+        return sample.to(self.device), meshes, [part.size for part in samples]
+
+    def _at_nodes(self, sample: Sample, chunk: int | None) -> Tensor:
+        own = slice(sample.size)  # the points of the measures of parts come after the mesh's own
         if chunk is None:
-            return self._with_fields(mesh, self(sample)[own])
-        y = self._decode(sample, sample.source.take(own), sample.fields[own], chunk)
-        return self._with_fields(mesh, y)
+            return self(sample)[own]
+        return self._decode(sample, sample.source.take(own), sample.fields[own], chunk)
+
+    def _at(self, sample: Sample, target: Domain, chunk: int | None) -> Tensor:
+        if chunk is None:
+            return self(replace(sample, target=target))
+        nearby = sample.inside.interpolate(sample.fields, target.points)
+        return self._decode(sample, target, nearby, chunk)
 
     def save(self, path: str | Path, **more: Any) -> None:
         """Write all that :func:`opformer.load` needs to one file; ``more`` is kept beside it."""
@@ -136,9 +186,15 @@ class Surrogate(nn.Module):
 
     def _checked(self, target: Domain) -> Domain:
         if target.dim != self.standardizer.dim:
-            axes = ", ".join("xyz"[axis] for axis in self.layout.axes)
-            raise ValueError(f"target must have the coordinates {axes}, got {target.dim} of them")
-        return target
+            axes = ["xyz"[axis] for axis in self.layout.axes] + ["t"] * self.layout.trajectory
+            raise ValueError(
+                f"target must have the coordinates {', '.join(axes)}, got {target.dim} of them"
+            )
+        if not self.layout.trajectory:
+            return target
+        scales = torch.ones(target.dim, dtype=torch.float64)
+        scales[-1] = self.layout.velocity
+        return replace(target, points=target.points * scales.to(target.points.device))
 
     def _decode(self, sample: Sample, target: Domain, fields: Tensor, chunk: int | None) -> Tensor:
         scale, model = self.standardizer, cast(Any, self.model)
@@ -154,16 +210,20 @@ class Surrogate(nn.Module):
         y = model.decode(state, scale.scale_domain(target), scale.scale_fields(fields), chunk=chunk)
         return scale.unscale_outputs(y)
 
-    def _with_fields(self, mesh: Any, y: Tensor) -> Any:
-        at_points = self.layout.at == "points"
-        taken = mesh.point_data if at_points else mesh.cell_data
-        fields = {
-            f"{name}_predicted" if name in taken else name: _arrows(part.cpu().numpy())
-            for name, part in self.layout.split(y).items()
-        }
-        if at_points:
-            return with_fields(mesh, point_data=fields, overwrite=True)
-        return with_fields(mesh, cell_data=fields, overwrite=True)
+    def _with_fields(self, mesh: Any, y: Tensor, overwrite: bool) -> Any:
+        at = self.layout.at
+        if self.layout.merged and at == "points":
+            y = y[torch.from_numpy(merge_points(mesh)[1]).to(y.device)]
+        taken = mesh.point_data if at == "points" else mesh.cell_data
+        fields: dict[str, np.ndarray] = {}
+        for name, part in self.layout.split(y.cpu()).items():
+            values = part.numpy()
+            fields[f"{name}_predicted" if name in taken else name] = _arrows(values)
+            if name in taken and (truth := field_values(mesh, name, at)).shape == values.shape:
+                fields[f"{name}_error"] = _arrows(values - truth)
+        if at == "points":
+            return with_fields(mesh, point_data=fields, overwrite=overwrite)
+        return with_fields(mesh, cell_data=fields, overwrite=overwrite)
 
 
 def _arrows(values: np.ndarray) -> np.ndarray:

@@ -184,9 +184,9 @@ def _layout(data: Any) -> Layout:
     if not len(data):
         raise ValueError("fit needs cases, got none")
     sample: Sample = data[0]
-    if sample.boundary is not None:
+    if sample.part is not None:
         raise ValueError(
-            "the samples have a boundary and train has no layout that says so: "
+            "the samples have parts, such as a boundary, and train has no layout that says so: "
             "give fit the layout they were read with, layout="
         )
     inputs, parameters = sample.fields.shape[-1], sample.parameters.shape[-1]

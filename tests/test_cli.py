@@ -81,7 +81,7 @@ def test_fit(place, run, tmp_path):
     surrogate = load(tmp_path / "new" / "run")
     assert surrogate.layout.parameters == {"speed": 1}
     assert (surrogate.model.channels, surrogate.model.heads, surrogate.model.layers) == (8, 2, 1)
-    assert surrogate.layout.boundary
+    assert surrogate.layout.parts
     assert surrogate.model.in_channels == 2
 
 
@@ -96,7 +96,7 @@ def test_fit_with_files_at_cells_and_the_boundary_off(place, run, tmp_path):
     assert "note: field 'g' is moved to the cells by the measure" in out
     surrogate = load(tmp_path)
     assert surrogate.layout.at == "cells"
-    assert not surrogate.layout.boundary
+    assert not surrogate.layout.parts
     assert surrogate.model.in_channels == 1
 
 
@@ -178,7 +178,7 @@ def test_what_fit_takes_by_default(place, run, tmp_path, monkeypatch):
     taken = {}
 
     def fit(model, data, **options):
-        taken.update(options, boundary=data.layout.boundary)
+        taken.update(options, boundary=bool(data.layout.parts))
         raise ValueError("enough")
 
     monkeypatch.setattr(cli, "fit", fit)
@@ -223,7 +223,9 @@ def test_predict(place, run, tmp_path):
     path, out_path = place / "fine" / "case_00.vtu", tmp_path / "out.vtu"
     status, out, err = run("predict", place / "run", path, "-o", out_path, "--chunk", 30)
     assert (status, err) == (0, [])
-    assert out == [f"wrote {out_path}: point fields f, g, v, speed, g_predicted; cell fields c"]
+    assert out == [
+        f"wrote {out_path}: point fields f, g, v, speed, g_predicted, g_error; cell fields c"
+    ]
     got, expected = read_mesh(out_path), load(place / "run").predict(path)
     assert (got.points == expected.points).all()
     assert np.allclose(

@@ -26,10 +26,11 @@ from opformer import (
     read_mesh,
     write_mesh,
 )
-from opformer import data as data_module
-from opformer import layout as layout_module
+from opformer import cases as cases_module
+from opformer import measured as measured_module
 from opformer.mesh import boundary_weights
 from opformer.mesh import fields as fields_module
+from opformer.mesh import parts as parts_module
 
 MESHES = Path(__file__).parents[1] / "meshes"
 
@@ -40,7 +41,7 @@ def dataset(files, **options):
 
 def plain(files, **options):
     """The volume alone, where the boundary is beside the point."""
-    return dataset(files, boundary=False, **options)
+    return dataset(files, parts=(), **options)
 
 
 def traction_file(path, n, grade=1.0, value=1.0, name="traction", inside=0.0):
@@ -79,12 +80,12 @@ def test_samples_hold_what_the_files_hold(folder):
         assert sample.name == path.name
         assert sample.size == len(mesh.points)
         assert (sample.source.points.numpy() == mesh.points[:, :2]).all()
-        assert (sample.source.weights == whole.weights).all()
+        assert difference(sample.source.weights, whole.weights) < 1e-14
         expected = np.c_[mesh.point_data["v"][:, :2], mesh.point_data["f"]]
         assert (sample.fields.numpy() == expected).all()
         assert (sample.outputs[:, 0].numpy() == mesh.point_data["g"]).all()
         assert sample.parameters.shape == (0,)
-        assert sample.boundary is None
+        assert sample.part is None
         assert sample.fields.dtype == sample.outputs.dtype == torch.float64
 
 
@@ -208,7 +209,8 @@ def test_a_parameter_on_cells_beside_nan_at_an_orphan(tmp_path):
 def test_cached_and_read_again_are_the_same(folder, traction, boundary):
     for files, inputs in ((folder, ["f", "c"]), (traction, ["f", "traction"])):
         cached, lazy = (
-            dataset(files, inputs=inputs, boundary=boundary, cache=cache) for cache in (True, False)
+            dataset(files, inputs=inputs, parts=("boundary",) * boundary, cache=cache)
+            for cache in (True, False)
         )
         assert cached.layout == lazy.layout
         assert cached.notes == lazy.notes
@@ -226,7 +228,7 @@ def same_sample(a, b):
     assert torch.equal(a.source.weights, b.source.weights)
     assert torch.equal(a.fields, b.fields)
     assert torch.equal(a.outputs, b.outputs)
-    assert (a.boundary is None and b.boundary is None) or torch.equal(a.boundary, b.boundary)
+    assert (a.part is None and b.part is None) or torch.equal(a.part, b.part)
 
 
 @pytest.fixture
@@ -243,34 +245,35 @@ def calls(monkeypatch):
 
         monkeypatch.setattr(module, name, watched)
 
-    for module in (quadrature, fields_module, layout_module):
+    for module in (quadrature, fields_module, measured_module):
         watch(module, "lumping", lambda points, blocks: f"matrix of {blocks[0][0]}s")
+    watch(parts_module, "node_weights", lambda points, blocks: f"weights of {blocks[0][0]}s")
     watch(quadrature, "cell_weights", lambda *_: "centroids")
-    watch(data_module, "read_mesh", lambda path: path.name)
+    watch(cases_module, "read_mesh", lambda path, step=None: path.name)
     return counts
 
 
 @pytest.mark.parametrize("at", ["points", "cells"])
 def test_each_measure_is_computed_once_a_file(folder, calls, at):
     """However many fields are moved, and be there a boundary or not."""
-    options = {"inputs": ["f", "c"], "outputs": ["g", "c"], "parameters": ["speed"], "at": at}
+    options = {"inputs": ["f", "c"], "outputs": ["g", "v"], "parameters": ["speed"], "at": at}
     once = {"matrix of triangles": 1} | ({"centroids": 1} if at == "cells" else {})
     mesh = read_mesh(folder / "case_00.vtu")
     for boundary in (False, True):
-        layout = dataset(folder, boundary=boundary, **options).layout
+        layout = dataset(folder, parts=("boundary",) * boundary, **options).layout
         calls.clear()
         layout.read(mesh)
-        assert calls == once | ({"matrix of lines": 1} if boundary else {})
+        assert calls == once | ({"weights of lines": 1} if boundary else {})
 
 
 def test_each_file_is_read_once_and_measured_once(folder, calls):
     """The first one too, which says what the layout is."""
     data = dataset(folder, inputs=["f", "c"], parameters=["speed"])
     names = {path.name: 1 for path in data.files}
-    assert calls == names | {"matrix of triangles": 4, "matrix of lines": 4}
+    assert calls == names | {"matrix of triangles": 4, "weights of lines": 4}
     calls.clear()
     MeshDataset.from_layout(folder, data.layout, progress=False)
-    assert calls == names | {"matrix of triangles": 4, "matrix of lines": 4}
+    assert calls == names | {"matrix of triangles": 4, "weights of lines": 4}
     calls.clear()
     lazy = dataset(folder, inputs=["f", "c"], cache=False)
     assert [calls[name] for name in names] == [1, 1, 1, 1]
@@ -333,7 +336,7 @@ def test_a_mesh_without_measure_is_named(folder):
     mesh = meshio.read(folder / "case_02.vtu")
     mesh.points[:, 0] = 0
     mesh.write(folder / "case_02.vtu")
-    with pytest.raises(MeshError, match=r"case_02\.vtu: the total measure of the cells is zero"):
+    with pytest.raises(MeshError, match=r"case_02\.vtu: the total measure is zero"):
         dataset(folder, parameters=["speed"])
 
 
@@ -406,7 +409,7 @@ def test_any_axis_may_be_flat(tmp_path, cache):
 def test_where_all_is_flat_all_axes_stay(tmp_path):
     mesh = meshio.Mesh(np.ones((1, 3)), [("vertex", [[0]])], point_data={"g": np.ones(1)})
     mesh.write(tmp_path / "a.vtu")
-    data = dataset(tmp_path)
+    data = dataset(tmp_path, weights="equal")
     assert data.layout.axes == [0, 1, 2]
     assert data.notes == []
 
@@ -453,22 +456,22 @@ def test_a_mesh_that_is_bent_later_is_refused(folder):
 def test_the_boundary_is_a_part_of_the_source(folder):
     """Without being asked for: its nodes come after the mesh's own, and a channel marks them."""
     data, alone = dataset(folder, inputs=["v", "f"]), plain(folder, inputs=["v", "f"])
-    assert (data.layout.boundary, alone.layout.boundary) == (True, False)
-    assert data.layout.boundary_inputs == []
+    assert (bool(data.layout.parts), bool(alone.layout.parts)) == (True, False)
+    assert data.layout.part_inputs == []
     assert (data.in_channels, alone.in_channels) == (4, 3)
-    length = data.layout.boundary_length
+    length = data.layout.parts["boundary"]
     assert length == pytest.approx(1 / 4, rel=1e-14)  # Σ|Ω| / Σ|Γ|
     for path, sample, whole in zip(data.files, data, alone, strict=True):
         weights = torch.from_numpy(boundary_weights(read_mesh(path)))
         on, n = weights > 0, whole.size
         assert (sample.size, sample.source.size) == (n, n + int(on.sum()))
-        assert sample.boundary.tolist() == [False] * n + [True] * int(on.sum())
+        assert sample.on_parts.tolist() == [False] * n + [True] * int(on.sum())
         assert torch.equal(sample.source.points, torch.cat([p := whole.source.points, p[on]]))
         assert torch.equal(sample.source.weights[:n], whole.source.weights)
         assert difference(sample.source.weights[n:], length * weights[on]) < 1e-15
         assert difference(sample.source.weights[n:].sum(), length * 4) < 1e-14
         assert torch.equal(sample.fields[:, :3], torch.cat([f := whole.fields, f[on]]))
-        assert torch.equal(sample.fields[:, 3], sample.boundary.double())
+        assert torch.equal(sample.fields[:, 3], sample.on_parts.double())
         assert torch.equal(sample.outputs[:n], whole.outputs)
         for domain in (sample.inside, sample.domain):
             assert torch.equal(domain.points, sample.source.points)
@@ -488,7 +491,7 @@ def test_the_length_is_that_of_all_files(tmp_path, names, cache):
         mesh.write(tmp_path / f"{name}.vtu")
     data = dataset(tmp_path, outputs=["u"], cache=cache)
     sphere = 11.95489163076274  # meshes/README.md
-    length = data.layout.boundary_length
+    length = data.layout.parts["boundary"]
     assert length == pytest.approx((sphere + 1.7**2 + 0.9**2) / (4 * 1.7 + 4 * 0.9), rel=1e-13)
     turned = dataset(data.files[::-1], outputs=["u"], cache=cache)
     assert turned.layout == data.layout
@@ -516,13 +519,13 @@ def test_the_boundary_of_samples_at_the_cells(folder):
         on, n = weights > 0, whole.size
         assert n == len(mesh.cells[0].data)
         assert sample.size == n
-        assert sample.boundary.tolist() == [False] * n + [True] * int(on.sum())
+        assert sample.on_parts.tolist() == [False] * n + [True] * int(on.sum())
         assert (sample.source.points[n:].numpy() == mesh.points[on, :2]).all()
         assert torch.equal(sample.source.weights[:n], whole.source.weights)
         assert difference(sample.source.weights[n:], weights[on] / 4) < 1e-14
         assert (sample.fields[n:, 2].numpy() == mesh.point_data["f"][on]).all()
         assert torch.equal(sample.fields[:n, :3], whole.fields)
-        assert torch.equal(sample.fields[:, 3], sample.boundary.double())
+        assert torch.equal(sample.fields[:, 3], sample.on_parts.double())
         assert torch.equal(sample.outputs[:n], whole.outputs)
 
 
@@ -530,21 +533,27 @@ def test_the_boundary_of_a_line_is_its_ends():
     data = dataset(MESHES / "line.vtu", outputs=["u"])
     sample = data[0]
     length = sample.inside.total
-    assert sample.boundary.sum() == 2
-    assert data.layout.boundary_length == pytest.approx(float(length) / 2, rel=1e-14)
-    assert difference(sample.source.weights[sample.boundary], [length / 2, length / 2]) < 1e-14
-    ends = sample.source.points[sample.boundary]
+    assert sample.on_parts.sum() == 2
+    assert data.layout.parts["boundary"] == pytest.approx(float(length) / 2, rel=1e-14)
+    assert difference(sample.source.weights[sample.on_parts], [length / 2, length / 2]) < 1e-14
+    ends = sample.source.points[sample.on_parts]
     assert difference(ends.sort(0).values, torch.stack(sample.inside.points.aminmax(dim=0))) == 0
 
 
-@pytest.mark.parametrize("name", ["sphere", "vertex"])
-@pytest.mark.parametrize("at", ["points", "cells"])
-def test_no_boundary_adds_no_points(name, at):
-    data = dataset(MESHES / f"{name}.vtu", outputs=["u"], at=at)
-    sample, whole = data[0], plain(MESHES / f"{name}.vtu", outputs=["u"], at=at)[0]
-    assert data.layout.boundary_length == 1.0
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sphere", {"at": "points"}),
+        ("sphere", {"at": "cells"}),
+        ("vertex", {"at": "points", "weights": "equal"}),
+    ],
+)
+def test_no_boundary_adds_no_points(name, options):
+    data = dataset(MESHES / f"{name}.vtu", outputs=["u"], **options)
+    sample, whole = data[0], plain(MESHES / f"{name}.vtu", outputs=["u"], **options)[0]
+    assert data.layout.parts["boundary"] == 1.0
     assert data.in_channels == 1
-    assert sample.boundary.tolist() == [False] * whole.size
+    assert sample.on_parts.tolist() == [False] * whole.size
     assert sample.fields.tolist() == [[0.0]] * whole.size
     assert sample.size == whole.size
     for domain in (sample.source, sample.inside, sample.domain):
@@ -562,25 +571,25 @@ def test_with_and_without_a_boundary_in_one_folder(tmp_path):
     cap = meshio.Mesh(sphere.points, [("triangle", triangles[upper])], point_data=sphere.point_data)
     cap.write(tmp_path / "b.vtu")
     closed, opened = samples = list(dataset(tmp_path, outputs=["u"]))
-    assert not closed.boundary.any()
-    assert opened.boundary.any()
+    assert not closed.on_parts.any()
+    assert opened.on_parts.any()
     batch = collate(samples)
-    assert batch.boundary.sum(1).tolist() == [0, int(opened.boundary.sum())]
+    assert batch.on_parts.sum(1).tolist() == [0, int(opened.on_parts.sum())]
     assert difference(batch.inside.total, torch.stack([s.inside.total for s in samples])) < 1e-14
 
 
 def test_a_boundary_input_is_recognised(traction):
     data = dataset(traction, inputs=["f", "traction"])
-    assert data.layout.boundary_inputs == ["traction"]
+    assert data.layout.part_inputs == ["traction"]
     assert "input 'traction' is zero off the boundary and lives there alone" in data.notes
     assert data.in_channels == 1 + 2 + 1
-    assert data.layout.boundary_length == pytest.approx(1 / 4, rel=1e-14)  # |Ω| / |Γ|
+    assert data.layout.parts["boundary"] == pytest.approx(1 / 4, rel=1e-14)  # |Ω| / |Γ|
     for sample, n in zip(data, (4, 6), strict=True):
         nodes, edge = (n + 1) ** 2, 4 * n
         assert sample.size == nodes
         assert sample.source.size == nodes + edge
-        assert sample.boundary.tolist() == [False] * nodes + [True] * edge
-        assert torch.equal(sample.fields[:, -1], sample.boundary.double())
+        assert sample.on_parts.tolist() == [False] * nodes + [True] * edge
+        assert torch.equal(sample.fields[:, -1], sample.on_parts.double())
         assert not sample.fields[:nodes, 1:3].any()
         # The other input stays where it was.
         assert difference(sample.fields[:, 0], sample.source.points[:, 0] + 1) < 1e-15
@@ -610,7 +619,7 @@ def test_a_linear_boundary_input_on_a_refined_mesh(tmp_path):
         mesh.write(tmp_path / f"{n}.vtu")
         data = dataset(tmp_path / f"{n}.vtu", inputs=["t"])
         sample = data[0]
-        integrals.append(sample.source.integrate(sample.fields)[0] / data.layout.boundary_length)
+        integrals.append(sample.source.integrate(sample.fields)[0] / data.layout.parts["boundary"])
     assert difference(torch.stack(integrals), torch.full((3,), 0.5 + 0.5 + 1.0)) < 1e-13
 
 
@@ -619,15 +628,15 @@ def test_the_other_inputs_are_known_on_the_boundary_too(traction):
     assert difference(sample.fields[:, 0], sample.source.points[:, 0] + 1) < 1e-15
     weights = torch.from_numpy(boundary_weights(read_mesh(traction / "1.vtu")))
     on = weights > 0
-    assert torch.equal(sample.source.points[sample.boundary], sample.inside.points[: len(on)][on])
-    assert difference(sample.source.weights[sample.boundary], weights[on] / 4) < 1e-14
+    assert torch.equal(sample.source.points[sample.on_parts], sample.inside.points[: len(on)][on])
+    assert difference(sample.source.weights[sample.on_parts], weights[on] / 4) < 1e-14
 
 
 def test_outputs_are_not_judged_on_the_boundary_copies(traction):
     sample = dataset(traction, inputs=["traction"])[0]
-    assert (sample.domain.weights[sample.boundary] == 0).all()
+    assert (sample.domain.weights[sample.on_parts] == 0).all()
     spoiled = sample.outputs.clone()
-    spoiled[sample.boundary] = 1e6
+    spoiled[sample.on_parts] = 1e6
     assert sample.domain.norm(spoiled) == sample.domain.norm(sample.outputs)
     assert difference(sample.domain.integrate(sample.outputs)[0], 2.5) < 1e-13
 
@@ -648,7 +657,7 @@ def test_the_load_on_one_side_is_that_on_a_refinement(tmp_path, at):
         }
         mesh.write(tmp_path / f"{i}.vtu")
     data = dataset(tmp_path, inputs=["hat", "one"], at=at)
-    assert data.layout.boundary_inputs == ["hat", "one"]
+    assert data.layout.part_inputs == ["hat", "one"]
     integrals = torch.stack([sample.source.integrate(sample.fields) for sample in data]) * 4
     assert difference(integrals[:, 0], torch.full((3,), 1 / 4)) < 1e-12
     assert difference(integrals[:, 1], 1 + torch.tensor(widths)) < 1e-12
@@ -659,7 +668,7 @@ def test_no_boundary_input_where_it_is_not_zero_inside(traction):
     """In one file only: it is a field of the volume then, everywhere."""
     traction_file(traction / "9.vtu", 4, inside=1e-3)
     data = dataset(traction, inputs=["f", "traction"])
-    assert data.layout.boundary_inputs == []
+    assert data.layout.part_inputs == []
     for sample, path in zip(data, data.files, strict=True):
         expected = read_mesh(path).point_data["traction"]
         assert (sample.fields[: sample.size, 1:3].numpy() == expected).all()
@@ -667,15 +676,15 @@ def test_no_boundary_input_where_it_is_not_zero_inside(traction):
 
 def test_no_boundary_input_where_it_is_zero_everywhere(tmp_path):
     traction_file(tmp_path / "0.vtu", 4, value=0.0)
-    assert dataset(tmp_path, inputs=["traction"]).layout.boundary_inputs == []
+    assert dataset(tmp_path, inputs=["traction"]).layout.part_inputs == []
 
 
 def test_no_boundary_input_where_no_node_is_inside(traction, tmp_path):
     """All nodes of a square of two triangles are on its boundary: any field is zero inside."""
     coarse = traction_file(tmp_path / "coarse.vtu", 1)
-    assert dataset(coarse, inputs=["f", "traction"]).layout.boundary_inputs == []
+    assert dataset(coarse, inputs=["f", "traction"]).layout.part_inputs == []
     both = dataset([*sorted(traction.iterdir()), coarse], inputs=["f", "traction"])
-    assert both.layout.boundary_inputs == ["traction"]
+    assert both.layout.part_inputs == ["traction"]
     assert difference(both[2].source.integrate(both[2].fields[:, 1]), 1.0) < 1e-13
 
 
@@ -687,22 +696,22 @@ def test_recognised_with_nan_at_an_orphan(tmp_path):
     mesh.point_data["t"][-1] = np.nan
     mesh.write(tmp_path / "0.vtu")
     data = dataset(tmp_path, inputs=["t"])
-    assert data.layout.boundary_inputs == ["t"]
+    assert data.layout.part_inputs == ["t"]
     assert data[0].size == 26
-    assert data[0].boundary.sum() == 16
+    assert data[0].on_parts.sum() == 16
     mesh.point_data["t"][:-1] = 0  # and what is at an orphan is no load
     mesh.write(tmp_path / "0.vtu")
-    assert dataset(tmp_path, inputs=["t"]).layout.boundary_inputs == []
+    assert dataset(tmp_path, inputs=["t"]).layout.part_inputs == []
 
 
 def test_without_the_boundary_a_traction_is_a_field_like_any_other(traction):
     data = plain(traction, inputs=["f", "traction"])
-    assert data.layout.boundary_inputs == []
-    assert data.layout.boundary_length == 1.0
+    assert data.layout.part_inputs == []
+    assert data.layout.parts == {}
     assert data.notes == ["axis z is flat in all 2 files and is left out"]
     for sample, path in zip(data, data.files, strict=True):
         mesh = read_mesh(path)
-        assert sample.boundary is None
+        assert sample.part is None
         assert sample.domain is sample.inside is sample.source
         assert sample.size == sample.source.size == len(mesh.points)
         assert (sample.fields[:, 1:].numpy() == mesh.point_data["traction"]).all()
@@ -720,7 +729,7 @@ def test_a_boundary_input_that_is_not_zero_inside_later(traction, tmp_path):
 def test_a_boundary_input_in_samples_at_the_cells(traction):
     data = dataset(traction, inputs=["traction"], at="cells")
     sample = data[0]
-    assert data.layout.boundary_inputs == ["traction"]
+    assert data.layout.part_inputs == ["traction"]
     assert sample.size == 32
     assert sample.source.size == 32 + 16
     assert not sample.fields[:32].any()
@@ -734,7 +743,7 @@ def test_a_traction_on_a_mesh_without_a_boundary(traction):
     sphere = read_mesh(MESHES / "sphere.vtu")
     sphere.point_data = {"traction": np.zeros((len(sphere.points), 2)), "g": sphere.points[:, 0]}
     sample = layout.read(sphere)
-    assert not sample.boundary.any()
+    assert not sample.on_parts.any()
     assert not sample.fields.any()
     sphere.point_data["traction"][3] = 1
     with pytest.raises(MeshError, match="input 'traction' must be zero off the boundary"):
@@ -749,13 +758,13 @@ def test_a_subsample_keeps_both_measures(traction, n):
     sample = dataset(traction, inputs=["f", "traction"])[1]
     part = sample.subsample(n)
     for boundary in (False, True):
-        kept, whole = (s.source.weights[s.boundary == boundary].sum() for s in (part, sample))
+        kept, whole = (s.source.weights[s.on_parts == boundary].sum() for s in (part, sample))
         assert difference(kept, whole) < 1e-12
     assert abs(part.source.size - n) <= 2
     assert difference(part.fields[:, 0], part.source.points[:, 0] + 1) < 1e-15
-    assert torch.equal(part.fields[:, -1], part.boundary.double())
+    assert torch.equal(part.fields[:, -1], part.on_parts.double())
     assert (
-        difference(part.outputs[~part.boundary][:, 0], part.inside.points[~part.boundary][:, 1] + 2)
+        difference(part.outputs[~part.on_parts][:, 0], part.inside.points[~part.on_parts][:, 1] + 2)
         < 1e-15
     )
 
@@ -764,7 +773,7 @@ def test_a_subsample_of_a_mesh_without_a_boundary():
     sample = dataset(MESHES / "sphere.vtu", outputs=["u"])[0]
     part = sample.subsample(20)
     assert part.source.size == part.size == 20
-    assert part.boundary.tolist() == [False] * 20
+    assert part.on_parts.tolist() == [False] * 20
     assert difference(part.source.total, sample.source.total) < 1e-14
 
 
@@ -812,7 +821,7 @@ def test_collate_pads_with_measure_zero(folder):
 def test_collate_of_boundary_samples(traction):
     samples = list(dataset(traction, inputs=["traction"]))
     batch = collate(samples)
-    assert batch.boundary.sum(1).tolist() == [16, 24]
+    assert batch.on_parts.sum(1).tolist() == [16, 24]
     assert difference(batch.inside.total, torch.ones(2)) < 1e-14
     expected = torch.stack([s.source.integrate(s.fields) for s in samples])
     assert difference(batch.source.integrate(batch.fields), expected) < 1e-14
@@ -830,7 +839,7 @@ def test_collate_of_targets():
     assert difference(batch.domain.integrate(batch.outputs), torch.ones(2, 2)) < 1e-14
 
 
-@pytest.mark.parametrize("name", ["outputs", "target", "boundary"])
+@pytest.mark.parametrize("name", ["outputs", "target", "part"])
 def test_collate_refuses_a_mixture(name):
     one = smoothed(line(9), 1)
     full = Sample(
@@ -867,10 +876,10 @@ def test_truth_and_moving():
 @pytest.mark.parametrize("boundary", [True, False])
 def test_the_channels_are_those_of_the_samples(folder, boundary):
     """The one that says what is boundary counts as an input."""
-    options = {"inputs": ["v", "f"], "outputs": ["c", "v"], "parameters": ["speed"]}
-    data = dataset(folder, boundary=boundary, **options)
+    options = {"inputs": ["v", "f"], "outputs": ["c", "g"], "parameters": ["speed"]}
+    data = dataset(folder, parts=("boundary",) * boundary, **options)
     sample = data[0]
-    assert (data.in_channels, data.out_channels) == (3 + boundary, 3)
+    assert (data.in_channels, data.out_channels) == (3 + boundary, 2)
     for owner in (data, data.layout):
         assert owner.dim == sample.source.dim
         assert owner.in_channels == sample.fields.shape[1]
@@ -917,7 +926,7 @@ def test_the_steps_of_a_series_are_cases_and_time_a_parameter(tmp_path, whole_fo
         tmp_path if whole_folder else path,
         outputs=["f"],
         parameters=["time"],
-        boundary=False,
+        parts=(),
         cache=cache,
         progress=False,
     )

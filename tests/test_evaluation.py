@@ -181,7 +181,7 @@ def test_boundary_copies_are_not_judged():
         sample.fields[twice],
         sample.parameters,
         outputs=torch.cat([sample.outputs, torch.full((2, 1), 1e9)]),
-        boundary=torch.arange(11) >= 9,
+        part=(torch.arange(11) >= 9).long(),
         name="case",
     )
     a, b = (evaluate(OFF, [s], progress=False).cases[0] for s in (sample, both))

@@ -16,17 +16,30 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Bottom to top. A module imports from lower rows, or from its own row if that makes no circle.
 # A folder is one module here: what counts for `encodings` counts for `encodings/rotary.py`.
 LEVELS = (
-    ("errors", "config", "_files"),
-    ("quadrature", "_cells", "_facets", "_bare_points"),
-    ("domain", "_neighbors"),
+    ("errors", "config", "_files", "parameters"),
+    (
+        "quadrature",
+        "_cells",
+        "_facets",
+        "_shapes",
+        "_lagrange",
+        "_polyhedra",
+        "_alike",
+        "_grouping",
+        "_chunks",
+        "_bare_points",
+        "_voronoi",
+    ),
+    ("domain", "_describe", "_neighbors"),
     ("mesh", "grids"),
     ("integral", "_fused"),
     ("encodings",),
     ("attention",),
     ("transformer",),
     ("model",),
-    ("sample", "parameters"),
+    ("sample", "measured"),
     ("layout",),
+    ("cases", "_findings"),
     ("data", "standardize"),
     ("checkpoint",),
     ("surrogate",),
@@ -49,7 +62,7 @@ OWNERS = {
     "torch.distributed": "distributed",
 }
 # What names no concrete model.
-MODEL_FREE = ("sample", "layout", "data", "surrogate", "evaluation", "training", "_run")
+MODEL_FREE = ("sample", "layout", "cases", "data", "surrogate", "evaluation", "training", "_run")
 
 MAX_MODULE_LINES = 300
 MAX_FUNCTION_LINES = 60  # without the docstring

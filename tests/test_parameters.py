@@ -191,7 +191,7 @@ def test_the_command_line(folder, tmp_path, capsys):
     assert main(["predict", run, case, "-o", str(out), "--parameter", "load=2"]) == 0
     assert "g_predicted" in read_mesh(out).point_data
     capsys.readouterr()
-    assert main(["predict", run, case, "-o", str(out)]) == 2
+    assert main(["predict", run, case, "-o", str(out), "--overwrite"]) == 2
     assert "there is no field 'load'" in capsys.readouterr().err
     for text in ("load", "load=", "load=fast", "load=1,"):
         with pytest.raises(SystemExit):

@@ -70,10 +70,10 @@ def test_plane_meshes_with_z_left_out(name):
 def test_the_block_has_cell_inputs_and_a_traction():
     data = dataset("elastic_block")
     assert data.layout.at == "points"
-    assert data.layout.boundary_inputs == ["traction"]
+    assert data.layout.part_inputs == ["traction"]
     assert "field 'young' is moved to the points by the measure" in data.notes
     sample, mesh = data[0], read_mesh(data.files[0])
-    edge = sample.boundary
+    edge = sample.on_parts
     traction = mesh.point_data["traction"][:, :2]
     loaded = np.abs(traction).any(axis=1)
     x = mesh.points[:, 0]
@@ -103,7 +103,7 @@ def test_the_load_on_the_block_is_that_on_its_refinement():
     coarse, fine = loads()
     # The load jumps at the corners, where a node belongs to a loaded side and a free one.
     assert ((fine - coarse) / coarse[0]).abs().max() < 0.05
-    coarse, fine = loads(boundary=False)
+    coarse, fine = loads(parts=())
     assert 0.4 < fine[0] / coarse[0] < 0.6
 
 
@@ -111,7 +111,7 @@ def test_the_airfoil_lives_on_cells_and_has_a_speed():
     data = dataset("airfoil")
     assert data.layout.at == "cells"
     assert data.layout.parameters == {"U_inf": 2}
-    assert data.layout.boundary_inputs == []
+    assert data.layout.part_inputs == []
     for sample in data:
         assert 20 <= sample.parameters.norm() <= 40
         areas = sample.source.weights[: sample.size]

@@ -22,7 +22,7 @@ DOMAIN = Domain(torch.rand(5, 2), torch.rand(5))
             {"outputs": torch.zeros(5, 1), "target": as_target(torch.rand(3, 2))},
             r"outputs must have shape \(3, 'channels'\), got \(5, 1\)",
         ),
-        ({"boundary": torch.zeros(4).bool()}, r"boundary must have shape \(5,\), got \(4,\)"),
+        ({"part": torch.zeros(4).long()}, r"part must have shape \(5,\), got \(4,\)"),
     ],
 )
 def test_shapes_that_do_not_fit(values, message):

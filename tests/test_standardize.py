@@ -94,7 +94,7 @@ def test_points_of_measure_zero_do_not_count():
 def test_the_boundary_counts_for_inputs_alone():
     one = SAMPLES[0]
     boundary = torch.arange(20) >= 15
-    scale = Standardizer.fit([replace(one, boundary=boundary)])
+    scale = Standardizer.fit([replace(one, part=boundary.long())])
     assert max(states(scale, Standardizer.fit([one]))[:4]) == 0
     inner = Sample(
         one.source.take(slice(15)), one.fields[:15], one.parameters, outputs=one.outputs[:15]
@@ -112,14 +112,14 @@ def test_a_boundary_and_its_channel(tmp_path, n):
     mesh.point_data = {"load": np.where(on_edge(mesh), 3.0, 0.0), "x": x, "u": x}
     mesh.write(tmp_path / "a.vtu")
     data = MeshDataset(tmp_path, inputs=["load", "x"], outputs=["u"], progress=False)
-    assert data.layout.boundary_inputs == ["load"]
+    assert data.layout.part_inputs == ["load"]
     scale, sample = Standardizer.fit(data), data[0]
     mean, std = weighted(sample.fields.numpy(), sample.source.weights)
     assert difference(scale.fields_mean, mean) < 1e-14
     assert difference(scale.fields_std, std) < 1e-14
     assert difference(scale.fields_mean, [1.5, 0.5, 0.5]) < 1e-14
     assert difference(scale.fields_std[[0, 2]], [1.5, 0.5]) < 1e-14
-    expected = torch.where(sample.boundary, 1.0, -1.0)
+    expected = torch.where(sample.on_parts, 1.0, -1.0)
     assert difference(scale.scale_fields(sample.fields)[:, 2], expected) < 1e-13
     own = weighted(x[:, None], sample.source.weights[: sample.size])  # outputs: on Ω alone
     assert difference(torch.stack([scale.outputs_mean, scale.outputs_std]), np.stack(own)) < 1e-14

@@ -150,12 +150,16 @@ def test_a_prediction_is_a_copy_with_more_fields(surrogate, data, mesh):
     for name, values in before.items():
         assert (result.point_data[name] == values).all()
     assert (result.cell_data["c"][0] == mesh.cell_data["c"][0]).all()
-    assert result.point_data.keys() - before.keys() == {"v_predicted", "g_predicted"}
+    assert result.point_data.keys() - before.keys() == {
+        f"{name}_{what}" for name in "vg" for what in ("predicted", "error")
+    }
     with torch.no_grad():
         y = surrogate(data[1])[:36].numpy()
     # Vectors of two components get a third, for ParaView.
     assert (result.point_data["v_predicted"] == np.c_[y[:, :2], np.zeros(36)]).all()
     assert (result.point_data["g_predicted"] == y[:, 2:]).all()
+    assert (result.point_data["g_error"] == y[:, 2:] - before["g"][:, None]).all()
+    assert (result.point_data["v_error"][:, :2] == y[:, :2] - before["v"][:, :2]).all()
 
 
 def test_plain_names_where_the_truth_is_unknown(surrogate, mesh):
@@ -273,7 +277,9 @@ def test_cells(tmp_path):
 def test_a_prediction_has_the_rows_of_the_mesh(tmp_path, output, boundary):
     """The points that the boundary measure adds are sources alone, in whatever chunks."""
     folder = write_folder(tmp_path / "data", cases=2)
-    data = MeshDataset(folder, inputs=["f"], outputs=[output], boundary=boundary, progress=False)
+    data = MeshDataset(
+        folder, inputs=["f"], outputs=[output], parts=("boundary",) * boundary, progress=False
+    )
     surrogate = surrogate_for(data)
     for path, sample in zip(data.files, data, strict=True):
         rows = sample.size
@@ -291,7 +297,7 @@ def test_a_prediction_has_the_rows_of_the_mesh(tmp_path, output, boundary):
 def test_the_boundary_is_seen(data):
     """The shape is an input: the measure of Γ alone changes the answer."""
     surrogate, sample = surrogate_for(data), data[1]
-    weights = torch.where(sample.boundary, 4 * sample.source.weights, sample.source.weights)
+    weights = torch.where(sample.on_parts, 4 * sample.source.weights, sample.source.weights)
     other = replace(sample, source=Domain(sample.source.points, weights))
     assert difference(surrogate(other), surrogate(sample)) > 1e-3
 
@@ -304,7 +310,7 @@ def test_a_closed_surface():
     result = surrogate.predict(path).point_data["u_predicted"]
     assert difference(result, surrogate(data[0])) < 1e-12
     assert result.shape == (66, 1)
-    alone = MeshDataset(path, outputs=["u"], boundary=False, progress=False)
+    alone = MeshDataset(path, outputs=["u"], parts=(), progress=False)
     assert torch.equal(alone[0].source.weights, data[0].source.weights)
 
 
@@ -341,10 +347,12 @@ def test_a_mesh_without_the_field(surrogate, mesh):
         surrogate.predict(mesh)
 
 
-def test_a_prediction_replaces_an_earlier_one_and_nothing_else(surrogate, mesh):
+def test_a_prediction_replaces_an_earlier_one_where_asked_and_nothing_else(surrogate, mesh):
     once = surrogate.predict(mesh)
     once.point_data["g_predicted"] = 0 * once.point_data["g_predicted"]
-    again = surrogate.predict(once)
+    with pytest.raises(MeshError, match=r"already holds .*'g_predicted'.*overwrite=True"):
+        surrogate.predict(once)
+    again = surrogate.predict(once, overwrite=True)
     assert again.point_data.keys() == once.point_data.keys()
     assert np.array_equal(again.point_data["g"], mesh.point_data["g"])
     assert np.array_equal(

@@ -490,7 +490,7 @@ def test_a_mesh_data_set_with_parameters_and_a_part_of_it(tmp_path):
         parameters=["speed"],
         progress=False,
     )
-    assert data.layout.boundary
+    assert data.layout.parts
     model = tiny_model(2, data.in_channels, 1, parameter_channels=1)
     assert quick(data, model).layout is data.layout
     surrogate = quick(Subset(data, [0, 1, 2]), model, validation=Subset(data, [4]))
@@ -548,7 +548,7 @@ def test_the_layout_of_bare_samples():
 def test_random_points_of_volume_and_boundary(tmp_path, monkeypatch):
     """Each measure is thinned by itself; a mesh without a boundary takes part."""
     data = MeshDataset(write_folder(tmp_path, cases=3), outputs=["g"], progress=False)
-    closed = replace(data[0], boundary=torch.zeros_like(data[0].boundary), name="closed")
+    closed = replace(data[0], part=torch.zeros_like(data[0].part), name="closed")
     seen = []
     step = _run.loss
 
@@ -573,7 +573,7 @@ def test_random_points_of_volume_and_boundary(tmp_path, monkeypatch):
         assert abs(batch.source.size - 20) <= 2
         assert difference(batch.inside.total[0], sample.inside.total) < 1e-12
         assert difference(batch.source.total[0], sample.source.total) < 1e-12
-        assert batch.boundary.any() == sample.boundary.any()
+        assert batch.on_parts.any() == sample.on_parts.any()
 
 
 def test_a_batch_on_other_targets():

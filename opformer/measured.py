@@ -1,0 +1,205 @@
+"""A mesh with its measures: that of the volume, at nodes or cells, and those of its parts.
+
+The measure is that of the cells. Bare points have none: it is named, as a rule of
+:func:`opformer.quadrature.point_weights` (``voronoi``, ``knn:2`` for points of a surface), as
+``equal`` for points drawn evenly, or as a field that holds the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from scipy.sparse import csc_array
+
+from opformer.domain import Domain
+from opformer.errors import MeshError
+from opformer.mesh import (
+    Location,
+    blocks,
+    derived_field,
+    field_location,
+    field_names,
+    is_derived,
+    part_weights,
+    read_field,
+    top_cells,
+)
+from opformer.mesh.field_report import CONSTANT
+from opformer.quadrature import lumping, point_weights
+
+__all__ = ["MeasuredMesh", "Parameters"]
+
+Parameters: TypeAlias = Mapping[str, float | Sequence[float]]
+
+_NO_MEASURE = (
+    "the file has points and no cells, so no measure; name one with weights (--weights): a rule "
+    "('voronoi', 'delaunay', 'knn:2' for points of a surface, 'equal'), or a point field"
+)
+
+
+class MeasuredMesh:
+    """A mesh, its lumping matrix and measures, each computed once, where it is first asked for.
+
+    Parameters
+    ----------
+    mesh : meshio.Mesh
+    parameters : dict of name to number, or numbers, optional
+        They have precedence over what the mesh holds.
+    weights : str
+        Empty for the measure of the cells; or a rule, or a field (see above). Without it, bare
+        points take the weights of their field "weights" if they have one.
+    parts : names
+        Of the sub-domains with a measure of their own, see :mod:`opformer.mesh.parts`.
+    """
+
+    def __init__(
+        self,
+        mesh: Any,
+        parameters: Parameters | None = None,
+        *,
+        weights: str = "",
+        parts: Sequence[str] = (),
+    ) -> None:
+        self.mesh = mesh
+        self._given = parameters or {}
+        self._weights, self._parts = weights, parts
+        self._domains: dict[str, Domain] = {}
+
+    @cached_property
+    def points(self) -> torch.Tensor:
+        """The nodes, (n, d) in float64."""
+        return torch.from_numpy(np.asarray(self.mesh.points, dtype=float))
+
+    @cached_property
+    def lumping(self) -> csc_array:
+        """Lumped mass of the nodes in the cells, see :func:`opformer.quadrature.lumping`."""
+        return lumping(self.mesh.points, blocks(self.mesh))
+
+    def domain(self, at: Location = "points") -> Domain:
+        """The measure of the volume, at the nodes or the cells."""
+        if at not in ("points", "cells"):
+            raise MeshError(f'at must be "points" or "cells", got {at!r}')
+        if at not in self._domains:
+            self._domains[at] = self._nodes() if at == "points" else self._cells()
+        return self._domains[at]
+
+    def holds(self, name: str) -> bool:
+        """Whether the file has a field of this name."""
+        return name in self.mesh.point_data or name in self.mesh.cell_data
+
+    def lives_at(self, name: str, at: Location) -> bool:
+        """Whether a field is given, or can be computed, at this location."""
+        return name in field_names(self.mesh)[at == "cells"] or (
+            not self.holds(name) and is_derived(name)
+        )
+
+    def field(self, name: str, at: Location) -> np.ndarray:
+        """A field of the file, see :func:`opformer.mesh.read_field`, or one of its geometry.
+
+        The latter are those of :mod:`opformer.mesh.derived`: ``distance:boundary`` and the like.
+        """
+        if not self.holds(name) and is_derived(name):
+            return derived_field(self.mesh, name, at)
+        return read_field(self.mesh, name, at, matrix=self.lumping)
+
+    def parameter(self, name: str) -> np.ndarray:
+        """A number, or several, of the whole case: a field that is constant, or data of the file.
+
+        The time of a step of a series is the file's datum "time". What was given comes first, then
+        fields.
+        """
+        if name in self._given:
+            return np.asarray(self._given[name], dtype=float).ravel()
+        if not self.holds(name) and name in self.mesh.field_data:
+            return np.asarray(self.mesh.field_data[name], dtype=float).ravel()
+        try:
+            at = field_location(self.mesh, name)
+        except MeshError as error:
+            more = "nor is a number of the file, of a table, or a given one called so"
+            raise MeshError(f"{error}; {more}") from error
+        values = self.field(name, at)[~self.domain(at).null.numpy()]
+        spread = np.ptp(values, axis=0).max(initial=0.0)
+        if spread > CONSTANT * np.abs(values).max(initial=0.0):
+            raise MeshError(
+                f"parameter {name!r} must be constant over the file, it varies by {spread:.3g}"
+            )
+        return values.mean(axis=0)
+
+    @cached_property
+    def parts(self) -> dict[str, np.ndarray]:
+        """Weights of the nodes under the measure of each part; zero off it."""
+        return {name: part_weights(self.mesh, name) for name in self._parts}
+
+    @cached_property
+    def on_parts(self) -> np.ndarray:
+        """Mask of the nodes of any part."""
+        on = [weights > 0 for weights in self.parts.values()]
+        return np.logical_or.reduce([np.zeros(len(self.mesh.points), bool), *on])
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """Mask of the nodes off the parts; orphans are neither on nor off."""
+        return ~self.on_parts & (self.lumping.sum(axis=1) > 0)
+
+    def zero_inside(self, name: str) -> bool:
+        """Whether a field is zero at all nodes off the parts, if there are any."""
+        return not self.field(name, "points")[self.inside].any()
+
+    def acts_on_parts(self, name: str) -> bool:
+        """Whether a field is not zero on the parts, of a mesh that has nodes off them as well."""
+        return bool(self.inside.any() and self.field(name, "points")[self.on_parts].any())
+
+    def _nodes(self) -> Domain:
+        bare = top_cells(self.mesh)[0][0] == "vertex"
+        how = self._weights or ("weights" if bare and "weights" in self.mesh.point_data else "")
+        if how in self.mesh.point_data:
+            weights = _checked(self.field(how, "points"), how)
+        elif bare:
+            weights = self._by_rule(how)
+        elif how:
+            raise self._no_such_weights("points")
+        else:
+            weights = np.asarray(self.lumping.sum(axis=1))
+        return Domain(self.points, torch.from_numpy(weights))
+
+    def _cells(self) -> Domain:
+        if top_cells(self.mesh)[0][0] == "vertex":
+            raise MeshError("points without cells have no cells to live at: take at='points'")
+        domain = Domain.from_mesh(self.mesh, "cells")
+        if not self._weights:
+            return domain
+        if self._weights not in self.mesh.cell_data:
+            raise self._no_such_weights("cells")
+        weights = _checked(self.field(self._weights, "cells"), self._weights)
+        return Domain(domain.points, torch.from_numpy(weights))
+
+    def _no_such_weights(self, at: Location) -> MeshError:
+        known = field_names(self.mesh)[at == "cells"]
+        return MeshError(
+            f"weights {self._weights!r}: there is no such field at the {at} (there are {known}), "
+            "and rules are for points without cells"
+        )
+
+    def _by_rule(self, how: str) -> np.ndarray:
+        if not how:
+            raise MeshError(_NO_MEASURE)
+        if how == "equal":
+            return np.ones(len(self.points))
+        rule, _, dim = how.partition(":")
+        try:
+            return point_weights(self.points.numpy(), rule, dim=int(dim) if dim else None)
+        except ValueError as error:
+            known = ", ".join(self.mesh.point_data) or "none"
+            raise MeshError(f"weights {how!r}: {error}; point fields: {known}") from error
+
+
+def _checked(weights: np.ndarray, name: str) -> np.ndarray:
+    bad = np.flatnonzero(~(weights[:, 0] >= 0))
+    if weights.shape[1] != 1 or len(bad):
+        got = f"{weights[bad[0], 0]} at {bad[0]}" if len(bad) else f"{weights.shape[1]} components"
+        raise MeshError(f"weights {name!r} must be one number of at least 0 a point, got {got}")
+    return weights[:, 0]

@@ -1,0 +1,333 @@
+"""Time series as cases: which steps, fields of earlier steps, numbered files, trajectories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import meshio
+import numpy as np
+import pytest
+import torch
+from cases import square, tiny_model
+from tolerances import ROUNDING, difference
+
+from opformer import MeshDataset, MeshError, evaluate, fit, load, read_mesh
+from opformer.cases import series_of
+from opformer.mesh import read_times, write_mesh, write_series
+
+TIMES = (0.0, 0.1, 0.4, 1.0)
+TIGHT = ROUNDING[torch.float64]
+
+
+def snapshot(t: float, scale: float = 1.0, n: int = 4) -> meshio.Mesh:
+    """u = (x + scale) (1 + t), k = y, on the square, and c = x at the centroids."""
+    mesh = square(n)
+    x, y, _ = mesh.points.T
+    mesh.point_data = {"u": (x + scale) * (1 + t), "k": y}
+    mesh.cell_data = {"c": [x[mesh.cells[0].data].mean(axis=1) * (1 + t)]}
+    return mesh
+
+
+def write_run(path: Path, scale: float = 1.0, times=TIMES, n: int = 4) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_series(path, [snapshot(t, scale, n) for t in times], times)
+    return path
+
+
+def write_numbered(folder: Path, name: str, scale: float = 1.0, numbers=(1, 5, 10)) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in numbers:
+        write_mesh(folder / f"{name}_{k}.vtu", snapshot(k, scale))
+
+
+def dataset(files, **options):
+    return MeshDataset(files, **({"outputs": ["u"], "parts": (), "progress": False} | options))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "run.pvd")
+
+
+# ---- which steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (":", [0, 1, 2, 3]),
+        ("1:", [1, 2, 3]),
+        ("::2", [0, 2]),
+        ("-2:", [2, 3]),
+        ("::-1", [3, 2, 1, 0]),
+        ("2", [2]),
+        ("-1", [3]),
+    ],
+)
+def test_a_range_of_steps(run, steps, expected):
+    data = dataset(run, parameters=["time"], steps=steps)
+    assert [case.steps[0].step for case in data.cases] == expected
+    assert [s.parameters.item() for s in data] == [TIMES[k] for k in expected]
+    again = MeshDataset.from_layout(run, data.layout, progress=False)
+    assert [case.steps[0].step for case in again.cases] == expected
+
+
+@pytest.mark.parametrize("steps", ["a:b", "1:2:0", "1:2:3:4", ""])
+def test_steps_that_are_none(run, steps):
+    with pytest.raises(ValueError, match=rf"steps must be like .*got '{steps}'"):
+        dataset(run, steps=steps)
+
+
+def test_a_range_without_steps(run):
+    with pytest.raises(MeshError, match="no cases: steps '9:' of 1 file"):
+        dataset(run, steps="9:")
+
+
+def test_a_single_mesh_has_no_steps_to_choose(tmp_path):
+    write_mesh(tmp_path / "one.vtu", snapshot(0.0))
+    assert len(dataset(tmp_path, steps="3:")) == 1
+
+
+# ---- fields of other steps
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_the_field_at_the_first_step_as_input(run, cache):
+    data = dataset(run, inputs=["first:u", "k"], steps="1:", cache=cache)
+    start = snapshot(TIMES[1]).point_data
+    for t, sample in zip(TIMES[1:], data, strict=True):
+        assert difference(sample.fields, np.c_[start["u"], start["k"]]) < TIGHT
+        assert difference(sample.outputs[:, 0], snapshot(t).point_data["u"]) < TIGHT
+
+
+def test_the_field_at_the_step_before_as_input(run):
+    """The first step has none before it, and is no case."""
+    data = dataset(run, inputs=["previous:u"])
+    assert [case.steps[0].step for case in data.cases] == [1, 2, 3]
+    for before, sample in zip(TIMES, data, strict=False):
+        assert difference(sample.fields[:, 0], snapshot(before).point_data["u"]) < TIGHT
+
+
+def test_a_cell_field_of_the_first_step(run):
+    data = dataset(run, inputs=["first:c"], at="cells")
+    for sample in data:
+        assert difference(sample.fields[:, 0], snapshot(0.0).cell_data["c"][0]) < TIGHT
+
+
+def test_no_earlier_step(tmp_path, run):
+    write_mesh(tmp_path / "one.vtu", snapshot(0.0))
+    with pytest.raises(MeshError, match=r"one\.vtu.*'first:u' needs a time series.*no first step"):
+        dataset(tmp_path / "one.vtu", inputs=["first:u"])
+    with pytest.raises(MeshError, match=r"run\.pvd step 0.*no field 'w' in the first step"):
+        dataset(run, inputs=["first:w"])
+
+
+def test_an_earlier_step_on_another_mesh(tmp_path):
+    write_series(tmp_path / "run.pvd", [snapshot(0.0, n=3), snapshot(1.0, n=4)], [0, 1])
+    with pytest.raises(MeshError, match=r"step 1.*the first step has other cells"):
+        dataset(tmp_path / "run.pvd", inputs=["first:u"])
+
+
+def test_no_field_is_input_and_output(run):
+    with pytest.raises(ValueError, match=r"\['u'\] cannot be inputs and outputs.*first:NAME"):
+        dataset(run, inputs=["u"])
+
+
+# ---- numbered files
+
+
+def test_numbered_files_are_steps_only_where_it_is_said(tmp_path):
+    write_numbered(tmp_path, "wave")
+    write_numbered(tmp_path, "other", 2.0, (3, 4))
+    assert len(dataset(tmp_path)) == 5
+    data = dataset(tmp_path, numbered=True, inputs=["first:u"], parameters=["time"])
+    names = [case.name for case in data.cases]
+    assert names == ["other_3.vtu", "other_4.vtu", "wave_1.vtu", "wave_5.vtu", "wave_10.vtu"]
+    assert [s.parameters.item() for s in data] == [3, 4, 1, 5, 10]
+    first = snapshot(1).point_data["u"]
+    assert difference(data[4].fields[:, 0], first) < TIGHT
+
+
+def test_a_numbered_file_that_tells_its_time(tmp_path):
+    for k, t in ((1, 0.25), (2, 0.5)):
+        mesh = snapshot(t)
+        arrays = {"points": mesh.points, "cells_triangle": mesh.cells[0].data}
+        np.savez(tmp_path / f"flow{k}.npz", **arrays, u=mesh.point_data["u"], parameter_time=t)
+    data = dataset(tmp_path, numbered=True, parameters=["time"])
+    assert [s.parameters.item() for s in data] == [0.25, 0.5]
+
+
+def test_names_without_a_number_are_alone(tmp_path):
+    files = [tmp_path / name for name in ("a.vtu", "b_2.vtu", "b-1.vtu", "7.vtu")]
+    for file in files:
+        write_mesh(file, snapshot(0.0))
+    series = series_of(files, numbered=True)
+    assert [[step.path.name for step in steps] for steps in series] == [
+        ["a.vtu"], ["b-1.vtu", "b_2.vtu"], ["7.vtu"]
+    ]  # fmt: skip
+
+
+# ---- trajectories
+
+
+def test_a_trajectory_is_one_case_in_space_and_time(run):
+    data = dataset(run, inputs=["first:u"], trajectory=True)
+    assert len(data) == 1
+    assert (data.dim, data.layout.velocity) == (3, pytest.approx(1.0))  # extent 1, duration 1
+    sample, n = data[0], 25
+    weights = np.array([0.05, 0.2, 0.45, 0.3])
+    assert float(sample.source.total) == pytest.approx(1.0, rel=TIGHT)
+    for k, (t, tau) in enumerate(zip(TIMES, weights, strict=True)):
+        rows = slice(k * n, (k + 1) * n)
+        mesh = snapshot(t)
+        assert difference(sample.source.points[rows], np.c_[mesh.points[:, :2], np.full(n, t)]) == 0
+        assert float(sample.source.weights[rows].sum()) == pytest.approx(tau, rel=TIGHT)
+        assert difference(sample.outputs[rows, 0], mesh.point_data["u"]) < TIGHT
+        assert difference(sample.fields[rows, 0], snapshot(0.0).point_data["u"]) < TIGHT
+    # ∫∫ (x + 1)(1 + t) dx dt = 3/2 · 3/2, and both rules are exact for linear functions
+    assert sample.domain.integrate(sample.outputs).item() == pytest.approx(2.25, rel=TIGHT)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_the_boundary_of_a_trajectory(run, cache):
+    """Its points come after all nodes of all steps, under σ dt."""
+    data = dataset(run, trajectory=True, parts=("boundary",), cache=cache)
+    sample = data[0]
+    assert sample.on_parts.tolist() == [False] * 100 + [True] * 64
+    assert float(sample.inside.total) == pytest.approx(1.0, rel=TIGHT)
+    length = data.layout.parts["boundary"]
+    assert length == pytest.approx(1 / 4, rel=TIGHT)
+    on = sample.source.weights[sample.on_parts].sum()
+    assert float(on) == pytest.approx(4 * length, rel=TIGHT)
+
+
+def test_time_is_made_as_long_as_the_domain(tmp_path):
+    write_run(tmp_path / "a.pvd", times=(0.0, 100.0))
+    write_run(tmp_path / "b.pvd", times=(100.0, 200.0))
+    data = dataset(tmp_path, trajectory=True)
+    assert data.layout.velocity == pytest.approx(1 / 200)
+    assert [s.source.points[:, 2].max().item() for s in data] == pytest.approx([0.5, 1.0])
+
+
+def test_what_is_no_trajectory(tmp_path, run):
+    write_mesh(tmp_path / "one.vtu", snapshot(0.0))
+    with pytest.raises(MeshError, match=r"one\.vtu.*needs a time, and the file tells none"):
+        dataset(tmp_path / "one.vtu", trajectory=True)
+    with pytest.raises(MeshError, match=r"trajectories need times that differ"):
+        dataset(run, trajectory=True, steps="1")
+    with pytest.raises(MeshError, match=r"run\.pvd.*two times or more that ascend"):
+        dataset(run, trajectory=True, steps="::-1")
+    with pytest.raises(MeshError, match=r"run\.pvd.*a parameter changes along the trajectory"):
+        dataset(run, trajectory=True, parameters=["time"])
+
+
+# ---- fitted, evaluated, predicted
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for i in range(4):
+        write_run(folder / f"run{i}.pvd", 1 + i / 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trajectory(runs, tmp_path_factory):
+    data = MeshDataset(
+        runs, inputs=["first:u"], outputs=["u"], trajectory=True, steps=":3", progress=False
+    )
+    model = tiny_model(data.dim, data.in_channels, data.out_channels)
+    out = tmp_path_factory.mktemp("fit")
+    fit(model, data, out=out, validation=0.25, epochs=2, samples_per_mesh=40, progress=False)
+    return load(out)
+
+
+def test_a_trajectory_predicted_is_a_list_of_meshes(trajectory, runs):
+    found = trajectory.predict(runs / "run1.pvd")
+    assert [mesh.field_data["time"].item() for mesh in found] == list(TIMES[:3])
+    sample = MeshDataset.from_layout(runs / "run1.pvd", trajectory.layout, progress=False)[0]
+    with torch.no_grad():
+        y = trajectory(sample)[: sample.size].reshape(3, 25)
+    for mesh, t, row in zip(found, TIMES, y, strict=False):
+        assert difference(mesh.point_data["u_predicted"][:, 0], row) < TIGHT
+        truth = snapshot(t, 1.5).point_data["u"]
+        assert difference(mesh.point_data["u_error"][:, 0], row.numpy() - truth) < 1e-11
+
+
+def test_a_trajectory_read_between_its_times(trajectory, runs):
+    """A target is (x, t), in the units of the files; its own nodes give the values there."""
+    path = runs / "run1.pvd"
+    mesh = trajectory.predict(path, chunk=7)[1]
+    points = torch.from_numpy(np.c_[mesh.points[:, :2], np.full(25, TIMES[1])])
+    values = trajectory.predict(path, target=points)
+    # In float32, where the inputs are read off their neighbours.
+    assert difference(values, mesh.point_data["u_predicted"]) < ROUNDING[torch.float32]
+    between = trajectory.predict(path, target=points + torch.tensor([0, 0, 0.05]))
+    assert 0 < difference(between, values) < 1
+    with pytest.raises(ValueError, match="coordinates x, y, t, got 2"):
+        trajectory.predict(path, target=points[:, :2])
+
+
+def test_a_trajectory_from_meshes_in_memory(trajectory, runs):
+    expected = trajectory.predict(runs / "run1.pvd")
+    meshes = [read_mesh(runs / "run1.pvd", step=k) for k in range(3)]
+    for mesh in meshes:
+        mesh.point_data["first:u"] = meshes[0].point_data["u"]
+    for a, b in zip(trajectory.predict(meshes), expected, strict=True):
+        assert difference(a.point_data["u_predicted"], b.point_data["u_predicted"]) < TIGHT
+
+
+def test_a_trajectory_evaluated(trajectory, runs):
+    case = evaluate(trajectory, runs / "run1.pvd", progress=False).cases[0]
+    assert case.nodes == 75
+    found = trajectory.predict(runs / "run1.pvd")
+    # L² in space and time: the trapezoidal rule over the steps of that in space
+    tau = np.array([0.05, 0.2, 0.15])
+    sample = MeshDataset.from_layout(runs / "run1.pvd", trajectory.layout, progress=False)[0]
+    w = sample.source.weights[:25].numpy() / tau[0]
+    squares = [
+        [w @ np.ravel(values) ** 2 for values in (mesh.point_data["u_error"], mesh.point_data["u"])]
+        for mesh in found
+    ]
+    error, size = tau @ np.array(squares)
+    assert case.relative_l2 == pytest.approx(np.sqrt(error / size), rel=1e-10)
+
+
+def test_steps_predicted_one_by_one(runs):
+    data = MeshDataset(runs, inputs=["previous:u"], outputs=["u"], progress=False)
+    model = tiny_model(data.dim, data.in_channels, data.out_channels)
+    surrogate = fit(model, data, epochs=1, progress=False)
+    found = surrogate.predict(runs / "run0.pvd")
+    assert [mesh.field_data["time"].item() for mesh in found] == list(TIMES[1:])
+    assert set(found[0].point_data) == {"u", "k", "u_predicted", "u_error"}
+    one = read_mesh(runs / "run0.pvd", step=2)
+    one.point_data["previous:u"] = read_mesh(runs / "run0.pvd", step=1).point_data["u"]
+    alone = surrogate.predict(one).point_data["u_predicted"]
+    assert difference(alone, found[1].point_data["u_predicted"]) < TIGHT
+    with pytest.raises(ValueError, match="target needs one case, got a time series of 3 steps"):
+        surrogate.predict(runs / "run0.pvd", target=torch.rand(3, 2))
+
+
+# ---- written
+
+
+def test_a_series_is_written_and_read(tmp_path):
+    path = write_run(tmp_path / "out.pvd")
+    assert read_times(path) == list(TIMES)
+    for k, t in enumerate(TIMES):
+        mesh, expected = read_mesh(path, step=k), snapshot(t)
+        assert np.array_equal(mesh.points, expected.points)
+        assert np.array_equal(mesh.cells[0].data, expected.cells[0].data)
+        assert np.array_equal(mesh.point_data["u"], expected.point_data["u"])
+    assert len(dataset(tmp_path)) == len(TIMES)  # its members are no cases of their own
+
+
+def test_a_series_that_cannot_be_written(tmp_path):
+    with pytest.raises(MeshError, match=r"out\.vtu: a time series is written as \.pvd"):
+        write_series(tmp_path / "out.vtu", [snapshot(0.0)], [0.0])
+    with pytest.raises(MeshError, match="1 meshes for 2 times"):
+        write_series(tmp_path / "out.pvd", [snapshot(0.0)], [0.0, 1.0])
+    with pytest.raises(MeshError, match="a folder that does not exist"):
+        write_series(tmp_path / "no" / "out.pvd", [snapshot(0.0)], [0.0])
+    assert not list(tmp_path.iterdir())
