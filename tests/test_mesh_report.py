@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 
 import meshio
 import numpy as np
 import pytest
 from realdata import DATA, needs_data
 
+from opformer._cells import cell_integrals, node_count
+from opformer._facets import corner_count
 from opformer.mesh import inspect_mesh, write_mesh
 from opformer.mesh.field_report import FieldReport
+from opformer.mesh.fields import blocks, top_cells
+from opformer.quadrature import TOPOLOGICAL_DIMENSION, block_facets, lumping, node_weights
 
 SQUARE = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1]])
 TRIANGLES = [("triangle", np.array([[0, 1, 2], [0, 2, 3]]))]
@@ -284,6 +289,129 @@ def test_kinds_of_fields():
 
 def test_without_points_inside_nothing_is_of_the_boundary():
     assert not field(square(point_data={"p": np.arange(4)}), "p").boundary_only
+
+
+# --- the fast ways, against the definitions -------------------------------------------------------
+
+MIXTURES = [
+    *[[kind] for kind in TOPOLOGICAL_DIMENSION if "VTK" not in kind and kind != "polyhedron"],
+    ["line", "line3"],
+    ["triangle", "quad", "polygon"],
+    ["triangle6", "quad8", "quad9", "triangle7", "vertex"],
+    ["tetra", "hexahedron", "wedge", "pyramid", "triangle"],
+    ["tetra10", "hexahedron20", "wedge15", "pyramid13", "line"],
+]
+
+
+def random_mesh(kinds, seed, count=12):
+    """Cells at random on few points, some of them twice, so that everything happens."""
+    rng = np.random.default_rng(seed)
+    k = max(TOPOLOGICAL_DIMENSION[kind] for kind in kinds)
+    dim = rng.integers(max(k, 1), 4)
+    points = rng.integers(0, 4, (40, dim)) + rng.choice([0.0, 1e-11], (40, dim))
+    cells = []
+    for kind in kinds:
+        size = 5 if kind == "polygon" else node_count(kind)
+        cells.append((kind, rng.integers(0, 36, (count, size))))
+        cells.append((kind, rng.permuted(cells[-1][1][: count // 2], axis=1)))
+    return meshio.Mesh(points.astype(float), [cells[k] for k in rng.permutation(len(cells))])
+
+
+def one_by_one(mesh):
+    """Type, nodes and the integrals of each top cell, alone."""
+    for kind, nodes in top_cells(mesh):
+        for row in nodes:
+            x = mesh.points[row]
+            yield kind, row, x, cell_integrals(kind, (x - x[0])[None])
+
+
+def connected(cells):
+    """Numbers of the cells of each part, the largest first."""
+    parts = []
+    for number, nodes in enumerate(cells):
+        touched = [part for part in parts if part[1] & set(nodes)]
+        parts = [part for part in parts if part not in touched]
+        numbers = {number}.union(*(part[0] for part in touched))
+        parts.append((numbers, set(nodes).union(*(part[1] for part in touched))))
+    return sorted(([*numbers] for numbers, _ in parts), key=lambda part: (-len(part), min(part)))
+
+
+@pytest.mark.parametrize("kinds", MIXTURES, ids="+".join)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_figure_by_its_definition(kinds, seed):
+    mesh = random_mesh(kinds, seed)
+    n, report = len(mesh.points), inspect_mesh(mesh)
+    cells = list(one_by_one(mesh))
+    weights, measures = np.zeros(n), np.array([c[3][0].sum() for c in cells])
+    for _, nodes, _, (shares, _, _) in cells:
+        np.add.at(weights, nodes, shares[0])
+    assert report.measure == pytest.approx(measures.sum(), rel=1e-12)
+    np.testing.assert_allclose(node_weights(mesh.points, blocks(mesh)), weights, atol=1e-12)
+    matrix = lumping(mesh.points, blocks(mesh))
+    np.testing.assert_allclose(matrix.sum(axis=1), weights, atol=1e-12)
+    np.testing.assert_allclose(matrix.sum(axis=0), measures, atol=1e-12)
+    column = np.zeros(n)
+    np.add.at(column, cells[-1][1], cells[-1][3][0][0])
+    np.testing.assert_allclose(matrix.toarray()[:, -1], column, atol=1e-12)
+    positive = matrix.sum(axis=1)[matrix.sum(axis=1) > 0]  # rounding decides what is just above 0
+    assert report.spread == pytest.approx(positive.max() / positive.min())
+    assert report.weightless == n - len(positive)
+
+    q, k = report.quality, report.intrinsic
+    size = np.array([np.ptp(x, axis=0).max() for _, _, x, _ in cells])
+    degenerate = measures <= 1e-15 * size**k
+    assert q.degenerate == degenerate.sum()
+    inverted = [
+        o.size == 1 and o.item() < 0 and not flat
+        for (_, _, _, (_, _, o)), flat in zip(cells, degenerate, strict=True)
+    ]
+    assert q.inverted == sum(inverted)
+    assert q.first_inverted == (inverted.index(True) if any(inverted) else None)
+    used = np.unique(np.concatenate([nodes for _, nodes, _, _ in cells]))
+    assert q.orphans == n - len(used)
+    copies = [i for i in range(n) if (mesh.points[:i] == mesh.points[i]).all(axis=1).any()]
+    assert (q.duplicates, q.first_duplicate) == (len(copies), copies[0] if copies else None)
+
+    g = report.geometry
+    parts = connected([nodes.tolist() for _, nodes, _, _ in cells])
+    assert g.parts == [len(part) for part in parts]
+    assert g.first_of_parts == [min(part) for part in parts]
+    sets = Counter(
+        frozenset(side[: corner_count(kind, len(side))])
+        for block in top_cells(mesh)
+        for kind, sides in block_facets(*block)
+        for side in sides.tolist()
+    )
+    crowded = {side for side, times in sets.items() if times > 2 and len(side) >= k}
+    assert g.crowded_facets == len(crowded)
+    assert frozenset(g.first_crowded_facet) in (crowded or {frozenset()})
+    distance = np.linalg.norm(mesh.points[:, None] - mesh.points, axis=-1)
+    near = ((distance > 0) & (distance < 1e-9 * g.extent)).any(axis=1)
+    unique = np.delete(np.arange(n), copies)
+    assert g.near_duplicates == near[unique].sum()
+
+
+def test_the_first_crowded_facet_is_the_first_in_the_file():
+    base, apices = [0, 1, 2], [3, 4, 5]
+    tetra = np.array([[*base, apex] for apex in apices])
+    floor = np.arange(6, 10)
+    hexahedra = np.array([[*floor, *range(k, k + 4)] for k in (10, 14, 18)])
+    points = np.random.default_rng(0).random((22, 3))
+    for cells, first in (
+        ([("tetra", tetra), ("hexahedron", hexahedra)], base),
+        ([("hexahedron", hexahedra), ("tetra", tetra)], floor.tolist()),
+    ):
+        geometry = inspect_mesh(square(points, cells)).geometry
+        assert (geometry.crowded_facets, geometry.first_crowded_facet) == (2, first)
+
+
+def test_a_field_of_many_values_that_begins_with_few():
+    values = np.zeros(5000)
+    values[-100:] = np.arange(100)
+    points = np.linspace(0, 1, 5000)[:, None]
+    cells = [("line", np.column_stack([np.arange(4999), np.arange(1, 5000)]))]
+    assert field(square(points, cells, point_data={"p": values}), "p").levels == 0
+    assert field(square(points, cells, point_data={"p": values % 32}), "p").levels == 32
 
 
 # --- the whole ------------------------------------------------------------------------------------

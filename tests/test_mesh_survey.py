@@ -24,6 +24,7 @@ from opformer.mesh import (
     inspect_path,
     survey_folder,
     write_mesh,
+    write_series,
 )
 
 
@@ -87,6 +88,7 @@ def runs(report):
         inputs=options.inputs,
         outputs=options.outputs,
         parameters=options.parameters,
+        weights=options.weights,
         progress=False,
     )
 
@@ -131,9 +133,9 @@ def test_the_command_runs(sound):
     )
     data = runs(report)
     assert len(data) == 6
-    assert data.layout.boundary_inputs == ["load"]
+    assert data.layout.part_inputs == ["load"]
     assert section(report, "to fit")[0] == report.proposal.command
-    assert "g is left out: the same value in all files." in section(report, "to fit")
+    assert "g is left out: the same in all files." in section(report, "to fit")
 
 
 def test_names_with_spaces_survive_the_shell(tmp_path):
@@ -151,7 +153,11 @@ def test_of_several_the_output_is_what_changes_most(tmp_path):
     for k, mesh in enumerate(meshes):
         x = mesh.points[:, 0]
         mesh.cell_data = {}
-        mesh.point_data = {"a": 5 + x, "b": (1 + k) * np.exp(x), "c": 7 + 0.1 * k * x}
+        mesh.point_data = {
+            "a": 5 + (1 + 0.01 * k) * x,
+            "b": (1 + k) * np.exp(x),
+            "c": 7 + 0.1 * k * x,
+        }
     report = survey(tmp_path, meshes)
     assert (report.proposal.outputs, report.proposal.inputs) == (["b"], ["a", "c"])
     text = "\n".join(section(report, "to fit"))
@@ -594,3 +600,80 @@ def test_a_folder_of_folders():
 def test_a_path_that_is_not_there(tmp_path):
     with pytest.raises(MeshError, match="plates: no such file or folder"):
         inspect_path(tmp_path / "plates")
+
+
+# ---- what the proposal knows beyond the fields
+
+
+def test_parts_are_listed_and_no_fields_of_a_fit(tmp_path):
+    for k in range(3):
+        mesh = case(k)
+        edge = np.flatnonzero(mesh.points[:, 0] == 0)[: 5 + k]
+        lines = np.c_[edge[:-1], edge[1:]]
+        cells = mesh.cells[0].data
+        marks = {"wall": [np.zeros(len(cells), int), np.ones(len(lines), int)]}
+        more = {name: [parts[0], np.zeros(len(lines))] for name, parts in mesh.cell_data.items()}
+        meshio.Mesh(
+            mesh.points,
+            [("quad", cells), ("line", lines)],
+            point_data=mesh.point_data,
+            cell_data={**more, **marks},
+        ).write(tmp_path / f"{k}.vtu")
+    report = survey_folder(tmp_path)
+    assert section(report, "parts") == ["wall: length 0.5 to 0.75, in all files; see --parts"]
+    assert report.proposal.left_out["wall"] == "it marks a part"
+    assert report.cases[2].report.parts == {"wall": (1, pytest.approx(0.75))}
+    data = MeshDataset(tmp_path, outputs=["T"], parts=["wall"], progress=False)
+    assert int(data[0].on_parts.sum()) == 5
+
+
+def test_a_field_that_is_the_same_in_all_files_is_left_out(tmp_path):
+    meshes = [case(k) for k in range(3)]
+    for mesh in meshes:
+        mesh.point_data["same"] = np.sin(mesh.points[:, 0])
+    report = survey(tmp_path, meshes)
+    assert report.proposal.left_out["same"] == "the same in all files"
+    assert "same" not in report.proposal.inputs
+
+
+def test_columns_of_a_table_are_parameters(tmp_path):
+    folder = write(tmp_path / "data", [case(k) for k in range(3)])
+    names = sorted(path.name for path in folder.iterdir())
+    rows = "".join(f"{name},{k},wide\n" for k, name in enumerate(names))
+    (folder / "cases.csv").write_text("file,angle,kind\n" + rows)
+    report = survey_folder(folder)
+    assert report.proposal.parameters[-1] == "angle"
+    assert "angle" in runs(report).layout.parameters
+    (folder / "cases.csv").write_text("name,angle\n")
+    assert any("not a table of parameters" in text for text in survey_folder(folder).messages)
+
+
+def test_a_series_is_proposed_with_its_first_step_and_time(tmp_path):
+    for name in ("a", "b"):
+        steps = [case(k) for k in range(3)]
+        for k, mesh in enumerate(steps):
+            mesh.point_data = {"T": np.exp(mesh.points[:, 0] * (k + 1))}
+            mesh.cell_data = {}
+        write_series(tmp_path / f"{name}.pvd", steps, [0.0, 0.5, 1.0])
+    report = survey_folder(tmp_path)
+    assert "first:T --outputs T --parameters time" in report.proposal.command
+    assert report.verdict.startswith("ready to fit")
+    assert "--trajectory" in str(report)
+    data = runs(report)
+    assert (len(data), data.layout.inputs) == (6, {"first:T": 1})
+    alone = inspect_path(tmp_path / "a.pvd")
+    assert alone.verdict.startswith("ready to fit")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_points_without_cells_are_proposed_with_a_rule(tmp_path, own):
+    for k in range(3):
+        x = np.random.default_rng(k).random((40, 2))
+        more = {"weights": np.random.default_rng(k).random(40)} if own else {}
+        np.savez(tmp_path / f"{k}.npz", points=x, f=x[:, 0], g=(k + 1) * x[:, 0] ** 2, **more)
+    report = survey_folder(tmp_path)
+    assert ("--weights voronoi" in report.proposal.command) != own
+    assert ("knn:2" in str(report)) != own
+    data = runs(report)
+    assert data.layout.outputs == {"g": 1}
+    assert "weights" not in data.layout.inputs

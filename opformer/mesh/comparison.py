@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from opformer.mesh.field_report import CONSTANT, FieldReport
 from opformer.mesh.fields import Location
-from opformer.mesh.report import MeshReport
+from opformer.mesh.report import MEASURE, MeshReport
 
 __all__ = [
     "Case",
@@ -22,6 +22,7 @@ __all__ = [
     "copies",
     "differences",
     "distinct_meshes",
+    "list_parts",
     "oddities",
     "summarize",
 ]
@@ -61,9 +62,9 @@ class FieldSummary:
     minimum, maximum : float
         Over all files.
     kind : str
-        "parameter" if constant over each file, "fixed" if it has the same value in all of them,
+        "parameter" if constant over each file, "fixed" if it is the same in all of them,
         "boundary" if zero off the boundary, "label" if it takes a few values, "unusable" if it is
-        good nowhere, "varying" otherwise.
+        good nowhere, "part" if it marks cells of a lower dimension, "varying" otherwise.
     variation : float
         Of the root mean square, from file to file: median deviation over median.
     bad_files : list of str
@@ -84,7 +85,25 @@ class FieldSummary:
 def summarize(cases: Sequence[Case]) -> list[FieldSummary]:
     """Each field over all files, in the order in which they turn up."""
     files = [case.file for case in cases]
-    return [_summary(found, files) for found in _fields(cases).values()]
+    parts = {name for case in cases for name in case.report.parts}
+    fields = [_summary(found, files) for found in _fields(cases).values()]
+    # On the cells that count a set of others is zero, and still no field that says nothing.
+    return [replace(f, kind="part") if f.kind == "fixed" and f.name in parts else f for f in fields]
+
+
+def list_parts(cases: Sequence[Case]) -> list[str]:
+    """The parts that may have a measure of their own, with its range over the files."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for case in cases:
+        for name, part in case.report.parts.items():
+            found.setdefault(name, []).append(part)
+    lines = []
+    for name, sizes in found.items():
+        low, high = (f"{end(size for _, size in sizes):.6g}" for end in (min, max))
+        where = "all" if len(sizes) == len(cases) else f"{len(sizes)} of {len(cases)}"
+        size = low if low == high else f"{low} to {high}"
+        lines.append(f"{name}: {MEASURE[sizes[0][0]]} {size}, in {where} files; see --parts")
+    return lines
 
 
 def differences(cases: Sequence[Case]) -> list[str]:
@@ -199,6 +218,8 @@ def _kind(found: list[FieldReport]) -> str:
         means = np.array([f.mean for f in found])
         same = np.ptp(means, axis=0).max() <= CONSTANT * np.abs(means).max()
         return "fixed" if same and len(means) > 1 else "parameter"
+    if len(found) > 1 and len({(f.minimum, f.maximum, *f.mean, f.rms) for f in found}) == 1:
+        return "fixed"
     if all(f.zero_inside for f in found):
         return "boundary"
     return "label" if all(f.levels for f in found) else "varying"

@@ -126,15 +126,14 @@ def report_field(
     mesh: meshio.Mesh, name: str, location: Location, weights: np.ndarray, inside: np.ndarray
 ) -> FieldReport:
     """Report one field, given the measure where it lives and the mask of the points off Γ."""
-    problem = _problem(mesh, name, location)
     values = _values(mesh, name, location, len(weights))
     if values is None:
-        return FieldReport(name, location, problem=problem)
-    finite = np.isfinite(values).all(axis=1)
-    bad = np.flatnonzero(~finite)
-    counted = values[finite & (weights > 0)]
-    mean, rms = _moments(counted, weights[finite & (weights > 0)])
-    good = values[finite]
+        return FieldReport(name, location, problem=_problem(mesh, name, location))
+    finite = np.isfinite(values)
+    bad = np.empty(0, int) if finite.all() else np.flatnonzero(~finite.all(axis=1))
+    good, share = (np.delete(x, bad, axis=0) if len(bad) else x for x in (values, weights))
+    counted = good if (share > 0).all() else good[share > 0]
+    mean, rms = _moments(counted, share[share > 0])
     zero = ~good.any(axis=0) if len(good) else np.zeros(values.shape[1], dtype=bool)
     return FieldReport(
         name,
@@ -151,7 +150,7 @@ def report_field(
         zero_inside=location == "points" and bool(inside.any()) and not values[inside].any(),
         levels=_levels(good),
         whole=bool((good == np.round(good)).all()),
-        problem=problem,
+        problem=_problem(mesh, name, location) if len(bad) else "",
     )
 
 
@@ -172,7 +171,7 @@ def _values(mesh: meshio.Mesh, name: str, location: Location, rows: int) -> np.n
     same = len({part.shape[1:] for part in parts}) == 1
     if not same or any(p.dtype.kind not in "biuf" for p in parts) or sum(map(len, parts)) != rows:
         return None
-    return np.concatenate(parts).astype(np.float64).reshape(rows, -1)
+    return np.concatenate(parts).astype(np.float64, copy=False).reshape(rows, -1)
 
 
 def _moments(values: np.ndarray, weights: np.ndarray) -> tuple[list[float], float]:
@@ -180,8 +179,8 @@ def _moments(values: np.ndarray, weights: np.ndarray) -> tuple[list[float], floa
         return [float("nan")] * values.shape[1], float("nan")
     share = weights / weights.sum()
     largest = np.abs(values).max(initial=0.0) or 1.0  # squares must neither under- nor overflow
-    square = share @ ((values / largest) ** 2).sum(axis=1)
-    return (share @ values).tolist(), float(largest * np.sqrt(square))
+    square = share @ (values / largest) ** 2
+    return (share @ values).tolist(), float(largest * np.sqrt(square.sum()))
 
 
 def _constant(values: np.ndarray) -> bool:
@@ -196,6 +195,8 @@ def _levels(values: np.ndarray) -> int:
     A function of x alone has sqrt(n) different values on a square grid, and is no label.
     """
     if values.shape[1] != 1:
+        return 0
+    if len(np.unique(values[:: len(values) // 1000 + 1])) > LEVELS:  # soon seen of most fields
         return 0
     count = len(np.unique(values))
     return count if count <= min(LEVELS, np.sqrt(len(values)) / 2) else 0

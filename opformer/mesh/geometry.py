@@ -6,21 +6,23 @@ node. A facet of more than two cells is one where cells overlap or a surface bra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-import meshio
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csc_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from opformer._cells import node_count
-from opformer._facets import cell_facets
-from opformer.mesh.fields import top_cells
+from opformer._facets import Sharing
+from opformer._grouping import maybe_near
+from opformer.mesh.fields import Location
 
 __all__ = ["GeometryReport", "report_geometry"]
 
 NEAR = 1e-9  # of the largest extent: closer points are meant to be one
+_FEW = 7  # one edge in so many, which is no number of nodes of common cells
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,20 @@ class GeometryReport:
         return centre / self.extent if self.extent else float("nan")
 
 
-def report_geometry(mesh: meshio.Mesh, matrix: csr_array, boundary: np.ndarray) -> GeometryReport:
-    """Report the geometry, given the lumping matrix (points, cells) and the boundary weights."""
-    weights, cells = matrix.sum(axis=1), matrix.sum(axis=0)
-    alive = mesh.points[weights > 0] if (weights > 0).any() else mesh.points
+def report_geometry(
+    points: np.ndarray,
+    matrix: csc_array,
+    measures: Mapping[Location, np.ndarray],
+    facets: Future[tuple[Sharing, np.ndarray]],
+) -> GeometryReport:
+    """Report the geometry, given the lumping matrix, its sums, and facets and boundary weights."""
+    alive = points[measures["points"] > 0]
+    alive = alive if len(alive) else points
     lower, upper = alive.min(axis=0), alive.max(axis=0)
-    positive = cells[cells > 0]
-    near = _near_duplicates(mesh.points, NEAR * float((upper - lower).max()))
-    crowded = _crowded_facets(mesh)
+    positive = measures["cells"][measures["cells"] > 0]
+    near = _near_duplicates(points, NEAR * float((upper - lower).max()))
     sizes, first = _parts(matrix)
+    shared, boundary = facets.result()  # asked for when all else is done
     return GeometryReport(
         lower=lower.tolist(),
         upper=upper.tolist(),
@@ -89,49 +96,34 @@ def report_geometry(mesh: meshio.Mesh, matrix: csr_array, boundary: np.ndarray) 
         first_of_parts=first,
         near_duplicates=len(near),
         first_near_duplicate=int(near[0]) if len(near) else None,
-        crowded_facets=len(crowded),
-        first_crowded_facet=crowded[0] if crowded else [],
+        crowded_facets=shared.crowded,
+        first_crowded_facet=shared.first_crowded,
     )
 
 
-def _parts(matrix: csr_array) -> tuple[list[int], list[int]]:
+def _parts(matrix: csc_array) -> tuple[list[int], list[int]]:
     """Number of cells and first cell of each part, the largest part first."""
-    by_cell = matrix.tocsc()
-    heads = by_cell.indices[by_cell.indptr[:-1]]
-    edges = (np.repeat(heads, np.diff(by_cell.indptr)), by_cell.indices)
-    graph = csr_array((np.ones(len(edges[0])), edges), shape=(matrix.shape[0],) * 2)
-    labels = connected_components(graph, directed=False)[1][heads]
-    _, first, sizes = np.unique(labels, return_index=True, return_counts=True)
-    order = np.lexsort((first, -sizes))
+    heads = matrix.indices[matrix.indptr[:-1]]
+    ends = np.repeat(heads, np.diff(matrix.indptr)), matrix.indices
+    labels = np.arange(matrix.shape[0])
+    for step in (_FEW, 1):  # a few edges connect nearly everything, and the others are then loops
+        one, other = (labels[end[::step]] for end in ends)
+        edges = np.flatnonzero(one != other)
+        pairs = one[edges], other[edges]
+        graph = coo_array((np.ones(len(edges)), pairs), shape=(len(labels),) * 2)
+        labels = connected_components(graph, directed=False)[1][labels]
+    of_cells = labels[heads]
+    sizes = np.bincount(of_cells)
+    first = np.full(len(sizes), len(heads))
+    np.minimum.at(first, of_cells, np.arange(len(heads)))
+    order = np.lexsort((first, -sizes))[: np.count_nonzero(sizes)]  # points of no cell come last
     return sizes[order].tolist(), first[order].tolist()
 
 
 def _near_duplicates(points: np.ndarray, radius: float) -> np.ndarray:
-    unique, index = np.unique(points, axis=0, return_index=True)
+    some = maybe_near(points, radius)
+    unique, index = np.unique(points[some], axis=0, return_index=True)
     if len(unique) < 2:
-        return index[:0]
+        return some[:0]
     distance = cKDTree(unique).query(unique, k=[2], distance_upper_bound=max(radius, 1e-300))[0]
-    return np.sort(index[np.isfinite(distance[:, 0])])
-
-
-def _crowded_facets(mesh: meshio.Mesh) -> list[list[int]]:
-    """Corner nodes of each facet of more than two cells."""
-    by_size: dict[int, list[np.ndarray]] = {}
-    for kind, cells in top_cells(mesh):
-        for side, nodes in cell_facets(kind, np.asarray(cells)):
-            corners = node_count(side.rstrip("0123456789"))
-            by_size.setdefault(corners, []).append(np.sort(nodes[:, :corners], axis=1))
-    found = [_occurring_more_than_twice(np.concatenate(rows)) for rows in by_size.values()]
-    return [row for rows in found for row in rows.tolist()]
-
-
-def _occurring_more_than_twice(rows: np.ndarray) -> np.ndarray:
-    """The distinct rows that occur more than twice, in the order of their first occurrence."""
-    rows = rows[(np.diff(rows, axis=1) != 0).all(axis=1)]  # sides that have collapsed are none
-    if not len(rows):
-        return rows
-    order = np.lexsort(rows.T)
-    new = np.append(True, (np.diff(rows[order], axis=0) != 0).any(axis=1))
-    starts = np.flatnonzero(new)
-    counts = np.diff(np.append(starts, len(rows)))
-    return rows[np.sort(order[starts[counts > 2]])]
+    return np.sort(some[index[np.isfinite(distance[:, 0])]])

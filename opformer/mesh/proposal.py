@@ -3,8 +3,9 @@
 Which field is to be predicted cannot be seen from the files. What can: a field that is constant
 over each file is a parameter; one that is zero off the boundary, or takes a few values, is given
 rather than computed, so an input. Of the others the one that changes most from file to file is
-taken as the output, and the rest as inputs. A field that is bad in a few files is used, and those
-files are to be set aside; one that is bad in half of them or more is left out.
+taken as the output, and the rest as inputs; of a time series these are known at the first step
+alone. A field that is bad in a few files is used, and those files are to be set aside; one that is
+bad in half of them or more is left out. Columns of a table beside the files are parameters.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opformer.mesh.comparison import FieldSummary
+from opformer.mesh.comparison import Case, FieldSummary
 
 __all__ = ["Proposal", "propose"]
 
 SHOWN = 10  # files to be set aside
+_WEIGHTS = "weights"  # the point field that measures bare points by itself
+_RULES = {1: "interval", 2: "voronoi", 3: "voronoi"}  # by the dimension that bare points span
+_POINTS = (
+    "Points without cells need a rule for their weights: voronoi if they fill a region;\n"
+    "of a curve or a surface in space take knn:1 or knn:2."
+)
+_SERIES = (
+    "Each step is a case, its time a parameter, first:NAME the field at the first step;\n"
+    "with --trajectory each series is one case in space and time."
+)
 _CHOICE = (
     "Of {}: put what you want to predict under --outputs, leave under --inputs\n"
     "only what is known beforehand, and leave out the rest."
@@ -36,6 +47,8 @@ class Proposal:
     left_out : dict of field to reason
     set_aside : dict of file to reason
         What must be mended, or moved out of the folder, before the command can run.
+    hints : list of str
+        What else to know of the command.
     command : str
         Empty if there is no field to predict.
     """
@@ -46,6 +59,7 @@ class Proposal:
     undecided: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     set_aside: dict[str, str] = field(default_factory=dict)
+    hints: list[str] = field(default_factory=list)
     command: str = ""
 
     def __str__(self) -> str:
@@ -68,14 +82,25 @@ class Proposal:
             "A proposal: the files do not say what is to be predicted, the choice is yours.",
             f"{self.outputs[0]} stands under --outputs because {because}.",
             *([_CHOICE.format(", ".join(self.undecided))] if several else []),
+            *self.hints,
         ]
         return "\n".join([*lines, *left])
 
 
 def propose(
-    folder: str, fields: Sequence[FieldSummary], count: int, unfit: Mapping[str, str]
+    folder: str,
+    fields: Sequence[FieldSummary],
+    cases: Sequence[Case],
+    unfit: Mapping[str, str],
+    columns: Sequence[str] = (),
 ) -> Proposal:
-    """A command that fits a folder of ``count`` readable files; ``unfit`` ones are set aside."""
+    """A command that fits a folder of readable meshes; ``unfit`` files are set aside.
+
+    ``columns`` are those of a table of parameters beside the files.
+    """
+    count = len(cases)
+    series = any(case.step is not None for case in cases)
+    bare = bool(cases) and all(case.report.intrinsic == 0 for case in cases)
     by_name: dict[str, list[FieldSummary]] = {}
     for summary in sorted(fields, key=lambda f: f.location == "cells"):  # a fit prefers the points
         by_name.setdefault(summary.name, []).append(summary)
@@ -86,14 +111,22 @@ def propose(
         for name in kinds
         if 2 * len(bad[name]) >= count
     }
-    left_out |= {n: "the same value in all files" for n, kind in kinds.items() if kind == "fixed"}
+    left_out |= {n: "the same in all files" for n, kind in kinds.items() if kind == "fixed"}
+    left_out |= {n: "it marks a part" for n, kind in kinds.items() if kind == "part"}
     used = {kind: [n for n in kinds if kinds[n] == kind and n not in left_out] for kind in
             ("parameter", "boundary", "label", "varying")}  # fmt: skip
     given = used["boundary"] + used["label"]
     undecided = used["varying"] or given
+    weights = _WEIGHTS if bare and _WEIGHTS in kinds else ""
+    undecided = [name for name in undecided if name != weights]
     output = max(undecided, key=lambda name: by_name[name][0].variation, default=None)
-    inputs = [name for name in given + used["varying"] if name != output]
+    inputs = [name for name in given + used["varying"] if name not in (output, weights)]
     names = [*inputs, *([output] if output else []), *used["parameter"]]
+    parameters = [*used["parameter"], *(name for name in columns if name not in kinds)]
+    if series and output:
+        inputs = [*given, *(f"first:{n}" for n in used["varying"] if n in (output, *inputs))]
+        parameters = list(dict.fromkeys([*parameters, "time"]))
+    rule = "" if not bare or weights else _RULES.get(_spanned(cases), "knn")
     wrong = {
         file: f"field {name} is missing, NaN or of another shape"
         for name in names
@@ -102,12 +135,17 @@ def propose(
     return Proposal(
         inputs=inputs,
         outputs=[output] if output else [],
-        parameters=used["parameter"],
+        parameters=parameters,
         undecided=undecided,
         left_out=left_out,
         set_aside={**wrong, **unfit},
-        command=_command(folder, inputs, output, used["parameter"]) if output else "",
+        hints=[*([_POINTS] if rule else []), *([_SERIES] if series else [])],
+        command=_command(folder, inputs, output, parameters, rule) if output else "",
     )
+
+
+def _spanned(cases: Sequence[Case]) -> int:
+    return max(case.report.ambient - len(case.report.flat) for case in cases)
 
 
 def _bad_files(both: list[FieldSummary]) -> list[str]:
@@ -116,7 +154,12 @@ def _bad_files(both: list[FieldSummary]) -> list[str]:
     return [file for file in both[0].bad_files if all(file in f.bad_files for f in same)]
 
 
-def _command(folder: str, inputs: list[str], output: str, parameters: list[str]) -> str:
-    options = {"--inputs": inputs, "--outputs": [output], "--parameters": parameters}
+def _command(folder: str, inputs: list[str], output: str, parameters: list[str], rule: str) -> str:
+    options = {
+        "--inputs": inputs,
+        "--outputs": [output],
+        "--parameters": parameters,
+        "--weights": [rule] if rule else [],
+    }
     words = [word for flag, names in options.items() if names for word in (flag, *names)]
     return shlex.join(["opformer", "fit", folder, *words, "--out", "run"])

@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from os import PathLike
 from typing import Any
 
 import meshio
 import numpy as np
 
+from opformer._facets import Sharing
 from opformer.mesh.field_report import FieldReport, report_field
-from opformer.mesh.fields import blocks, boundary_weights, flat_axes, top_cells
+from opformer.mesh.fields import Location, blocks, flat_axes, top_cells
 from opformer.mesh.geometry import GeometryReport, report_geometry
+from opformer.mesh.parts import part_measures
 from opformer.mesh.read import read_mesh
-from opformer.quadrature import TOPOLOGICAL_DIMENSION, CellReport, cell_report, lumping
+from opformer.quadrature import (
+    TOPOLOGICAL_DIMENSION,
+    CellReport,
+    facet_sharing,
+    node_weights,
+    weigh,
+)
 
 __all__ = ["FieldReport", "MeshReport", "inspect_mesh", "plain"]
 
@@ -58,6 +68,8 @@ class MeshReport:
     geometry : GeometryReport
         Extent, boundary, connected parts, crowded facets, points that nearly coincide.
     fields : list of FieldReport
+    parts : dict of name to (dimension, measure)
+        Sets of cells or points that may have a measure of their own.
     time : float, optional
         The time that the file says it belongs to.
     """
@@ -75,6 +87,7 @@ class MeshReport:
     quality: CellReport
     geometry: GeometryReport
     fields: list[FieldReport] = field(default_factory=list)
+    parts: dict[str, tuple[int, float]] = field(default_factory=dict)
     time: float | None = None
 
     @property
@@ -133,6 +146,8 @@ class MeshReport:
         found = [
             (q.inverted, f"{q.inverted} inverted cells (first {q.first_inverted})",
              "their nodes run the other way round; common, and harmless: the measure is positive"),
+            (not self.intrinsic, "points without cells",
+             "their measure is for you to name: --weights, if no field 'weights' holds it"),
             (lower, f"{' and '.join(lower)} cells do not count",
              f"only those of the highest dimension carry {self.unit}"),
             (self.flat and len(self.flat) < self.ambient, f"axis {flat} is flat",
@@ -183,6 +198,10 @@ class MeshReport:
             f"weights     largest/smallest {self.spread:.4g} of points, {g.cell_spread:.4g} of "
             f"cells; {self.weightless} points of weight 0{first}",
             *(f"field       {f}" for f in self.fields),
+            *(
+                f"part        {name}, {MEASURE[k]} {size:.6g}: see --parts"
+                for name, (k, size) in self.parts.items()
+            ),
             *(f"look at     {short}: {meaning}" for short, meaning in self.remarks.items()),
             *(f"note        {short}: {meaning}" for short, meaning in self.notes.items()),
             f"verdict     {self.verdict}",
@@ -200,9 +219,22 @@ def inspect_mesh(mesh: meshio.Mesh | str | PathLike[str]) -> MeshReport:
     """
     source = "mesh" if isinstance(mesh, meshio.Mesh) else str(mesh)
     mesh = mesh if isinstance(mesh, meshio.Mesh) else read_mesh(mesh)
-    matrix, boundary = lumping(mesh.points, blocks(mesh)), boundary_weights(mesh)
-    weights = matrix.sum(axis=1)
-    inside = (weights > 0) & (boundary == 0)
+    with ThreadPoolExecutor() as pool:  # NumPy lets threads run at the same time
+        facets = pool.submit(_facets, mesh)
+        matrix, quality = weigh(mesh.points, blocks(mesh))
+        measures: dict[Location, np.ndarray]
+        measures = {"points": matrix.sum(axis=1), "cells": matrix.sum(axis=0)}
+        geometry = report_geometry(mesh.points, matrix, measures, facets)
+        weights = measures["points"]
+        inside = (weights > 0) & (facets.result()[1] == 0)
+
+        def describe(name: str, at: Location) -> FieldReport:
+            return report_field(mesh, name, at, measures[at], inside)
+
+        fields = [
+            *pool.map(describe, mesh.point_data, repeat("points")),
+            *pool.map(describe, mesh.cell_data, repeat("cells")),
+        ]
     positive, null = weights[weights > 0], np.flatnonzero(weights == 0)
     cells: Counter[str] = Counter()
     for cell_type, connectivity in blocks(mesh):
@@ -218,14 +250,20 @@ def inspect_mesh(mesh: meshio.Mesh | str | PathLike[str]) -> MeshReport:
         spread=float(positive.max() / positive.min()) if len(positive) else float("nan"),
         weightless=len(null),
         first_weightless=int(null[0]) if len(null) else None,
-        quality=cell_report(mesh.points, blocks(mesh)),
-        geometry=report_geometry(mesh, matrix, boundary),
-        fields=[report_field(mesh, name, "points", weights, inside) for name in mesh.point_data]
-        + [
-            report_field(mesh, name, "cells", matrix.sum(axis=0), inside) for name in mesh.cell_data
-        ],
+        quality=quality,
+        geometry=geometry,
+        fields=fields,
+        parts=part_measures(mesh),
         time=_time(mesh),
     )
+
+
+def _facets(mesh: meshio.Mesh) -> tuple[Sharing, np.ndarray]:
+    """How cells share their facets, and the measure of the boundary at the points."""
+    facets = facet_sharing(blocks(mesh))
+    if not facets.unshared:
+        return facets, np.zeros(len(mesh.points))
+    return facets, node_weights(mesh.points, facets.unshared)
 
 
 def plain(value: Any) -> Any:

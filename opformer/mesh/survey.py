@@ -24,6 +24,7 @@ from opformer.mesh.comparison import (
     copies,
     differences,
     distinct_meshes,
+    list_parts,
     oddities,
     summarize,
 )
@@ -32,6 +33,7 @@ from opformer.mesh.proposal import Proposal, propose
 from opformer.mesh.read import read_mesh, steps_of
 from opformer.mesh.report import MeshReport, inspect_mesh, plain
 from opformer.mesh.tables import case_table, field_table
+from opformer.parameters import common_columns
 
 __all__ = ["FolderReport", "inspect_path", "survey_folder"]
 
@@ -77,8 +79,8 @@ class FolderReport:
         found = [
             (aside, f"{_count(aside, 'file')} to mend or move away (see 'to fit')"),
             (
-                len({case.file for case in self.cases if case.step is None} - aside.keys()) < 2,
-                "a fit needs two good files at least, one of them to validate",
+                len({case.file for case in self.cases} - aside.keys()) < 2,
+                "a fit needs two good meshes at least, one of them to validate",
             ),
             (self.cases and not self.proposal.command, "there is no field to predict"),
         ]
@@ -106,6 +108,7 @@ class FolderReport:
         meshes = several.get(self.meshes, f"{self.meshes} different meshes")
         sections = {
             "fields": field_table(self.fields, len(self.cases)),
+            "parts": list_parts(self.cases),
             "differences": self.differences,
             "oddities": self.oddities,
             "copies": self.copies,
@@ -170,7 +173,11 @@ def _survey(source: Path, files: list[Path], progress: bool) -> FolderReport:
                 unreadable[path.name] = str(error).removeprefix(f"{path}: ")
         said = [str(warning.message).removeprefix(f"{path}: ") for warning in caught]
         messages += [f"{path.name}: {text}" for text in said]
-    fields = summarize(cases)
+    fields, columns = summarize(cases), []
+    try:
+        columns = common_columns(files)
+    except MeshError as error:
+        messages.append(str(error))
     return FolderReport(
         source=str(source),
         cases=cases,
@@ -181,7 +188,7 @@ def _survey(source: Path, files: list[Path], progress: bool) -> FolderReport:
         differences=differences(cases),
         oddities=oddities(cases),
         copies=copies(cases),
-        proposal=propose(str(source), fields, len(cases), unreadable | _unfit(cases)),
+        proposal=propose(str(source), fields, cases, unreadable | _unfit(cases), columns),
     )
 
 

@@ -38,7 +38,8 @@ def field_table(fields: list[FieldSummary], count: int) -> list[str]:
     """The fields, over ``count`` files."""
     kinds = {
         "parameter": "constant over each file: a parameter",
-        "fixed": "the same value in all files: says nothing",
+        "fixed": "the same in all files: says nothing",
+        "part": "marks a part",
         "boundary": "zero off the boundary: acts on the boundary only",
         "label": "a few values: a material or a label",
     }
