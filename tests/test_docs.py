@@ -1,4 +1,7 @@
-"""Every code block of the README and the manual runs; every `opformer` command in them parses."""
+"""Every code block of the README and the manual runs; every `opformer` command in them parses.
+
+On the pages in RUN the `console` blocks run too, between the code blocks, in the same folder.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,12 @@ from typing import NamedTuple
 
 import pytest
 
+from opformer.cli import main as opformer
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+RUN = {"data.md"}
 SHELLS = ("console", "bash", "sh", "shell")
 OPERATORS = tuple("|&;<>")  # what ends a command
 
@@ -86,7 +92,7 @@ page_by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name
 
 
 @page_by_name
-def test_python_blocks_run(page, tmp_path, monkeypatch):
+def test_blocks_run(page, tmp_path, monkeypatch):
     """In order, in one namespace, in an empty folder with the repository's meshes/ in it."""
     if (ROOT / "meshes").is_dir():
         shutil.copytree(ROOT / "meshes", tmp_path / "meshes")
@@ -99,6 +105,9 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         if block.language == "python" and not block.skip:
             source = "\n" * (block.line - 1) + block.code  # a traceback shows the line of the page
             exec(compile(source, str(page), "exec"), main.__dict__)
+        if block.language == "console" and page.name in RUN:
+            for arguments in commands(block):
+                assert opformer(arguments) == 0, f"line {block.line}: {shlex.join(arguments)}"
 
 
 @page_by_name
