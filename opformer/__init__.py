@@ -2,10 +2,13 @@
 
 from opformer import encodings
 from opformer.attention import Attention
+from opformer.augment import RandomPoses
 from opformer.data import MeshDataset
 from opformer.domain import Domain, stack
+from opformer.equivariant_model import EquivariantTransformer
 from opformer.errors import MeshError
 from opformer.evaluation import evaluate
+from opformer.frames import FrameAveraging
 from opformer.grids import grid
 from opformer.integral import kernel_integral
 from opformer.layout import Layout
@@ -23,10 +26,13 @@ __all__ = [
     "Decoder",
     "Domain",
     "Encoder",
+    "EquivariantTransformer",
+    "FrameAveraging",
     "Layout",
     "MeshDataset",
     "MeshError",
     "OperatorTransformer",
+    "RandomPoses",
     "Sample",
     "Standardizer",
     "Surrogate",

@@ -107,6 +107,21 @@ class Layout:
         """Components of the parameters together."""
         return sum(self.parameters.values())
 
+    @property
+    def kinds(self) -> tuple[list[str], list[str]]:
+        """What the input and the output channels are, "scalar", "vector" or "tensor".
+
+        As the components say: one is a scalar, as many as there are coordinates a vector, their
+        square a tensor, row by row. Of a vector of three in the plane the third is a scalar.
+
+        Raises
+        ------
+        ValueError
+            If a field has another number of components.
+        """
+        parts = ["scalar"] * len(self.parts)
+        return self._kinds(self.inputs) + parts, self._kinds(self.outputs)
+
     def split(self, y: Tensor) -> dict[str, Tensor]:
         """Output channels (..., out_channels) by field, each (..., components)."""
         parts = y.split(list(self.outputs.values()), -1)
@@ -173,6 +188,19 @@ class Layout:
     def join(self, samples: Sequence[Sample], times: Sequence[float], name: str) -> Sample:
         """A trajectory of samples that are settled, one for each time."""
         return over_time(samples, times, self.velocity, name)
+
+    def _kinds(self, fields: dict[str, int]) -> list[str]:
+        d = len(self.axes)
+        known = {1: ["scalar"], d * d: ["tensor"], d: ["vector"]}
+        if d == 2:
+            known[3] = ["vector", "scalar"]
+        for name, components in fields.items():
+            if components not in known:
+                raise ValueError(
+                    f"field {name!r} has {components} components, which make no scalar, vector or "
+                    f"tensor in {d} coordinates"
+                )
+        return [kind for components in fields.values() for kind in known[components]]
 
     def _with_parts(self, sample: Sample, mesh: MeasuredMesh) -> Sample:
         """Append the nodes of each part under its measure."""

@@ -46,78 +46,24 @@ class Encoded:
     trace: list[Tensor]
 
 
-class OperatorTransformer(nn.Module):
-    r"""Pre-LN transformer between functions on domains with a measure.
+class FieldOperator(nn.Module):
+    """A network between functions, of four parts that a subclass makes in its constructor.
 
-    Parameters
-    ----------
-    dim : int
-        Number of coordinates.
-    in_channels : int
-        Channels of the input fields; 0 where the geometry is the input.
-    out_channels : int
-    parameter_channels : int
-        Number of global inputs (Reynolds number, angle of attack, time).
-    channels, heads, layers : int
-        Width of the tokens, kernels per layer, blocks of the encoder.
-    decoder_layers : int
-        0: targets run through the encoder's blocks. Positive: that many cross-attention blocks from
-        a learned token.
-    hidden : int, optional
-        Inner width of the feed-forward; 2·channels by default.
-    encoding : PositionalEncoding, optional
-        :func:`default_encoding` if not given, for coordinates in about [-1, 1]. Coordinates enter
-        through it alone, so the model has the symmetry that it declares.
-    norm_first, qk_norm : bool
-        Pre-LN; root-mean-square norm of queries and keys.
-
-    Examples
-    --------
-    >>> model = OperatorTransformer(dim=2, in_channels=1, out_channels=3)
-    >>> source = Domain(torch.rand(50, 2), torch.rand(50))
-    >>> model(source, torch.randn(50, 1)).shape
-    torch.Size([50, 3])
-    >>> state = model.encode(source, torch.randn(50, 1))
-    >>> model.decode(state, torch.rand(7, 2)).shape
-    torch.Size([7, 3])
+    ``lift`` makes tokens of fields at points, ``encoder`` is a :class:`opformer.Encoder` or like
+    one, ``project`` makes output channels of tokens; with ``decoder_layers`` there are ``query``
+    and ``decoder`` for tokens that start from nothing.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        in_channels: int,
-        out_channels: int,
-        *,
-        parameter_channels: int = 0,
-        channels: int = 64,
-        heads: int = 4,
-        layers: int = 4,
-        decoder_layers: int = 0,
-        hidden: int | None = None,
-        encoding: PositionalEncoding | None = None,
-        norm_first: bool = True,
-        qk_norm: bool = True,
-    ) -> None:
-        super().__init__()
-        self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
-        self.parameter_channels, self.channels, self.heads = parameter_channels, channels, heads
-        self.layers, self.decoder_layers, self.hidden = layers, decoder_layers, hidden
-        self.norm_first, self.qk_norm = norm_first, qk_norm
-        encoding = default_encoding(dim, channels, heads) if encoding is None else encoding
-        # Kept for its description, out of the module tree: the copies below have the parameters.
-        object.__setattr__(self, "encoding", encoding)
-        options: dict[str, Any] = {
-            "encoding": encoding,
-            "hidden": hidden,
-            "norm_first": norm_first,
-            "qk_norm": qk_norm,
-        }
-        self.lift = Lift(in_channels + parameter_channels, channels, encoding, hidden)
-        self.encoder = Encoder(layers, channels, heads, **options)
-        if decoder_layers:
-            self.query = Lift(parameter_channels, channels, encoding, hidden)
-            self.decoder = Decoder(decoder_layers, channels, heads, **options)
-        self.project = nn.Linear(channels, out_channels)
+    dim: int
+    in_channels: int
+    out_channels: int
+    parameter_channels: int
+    decoder_layers: int = 0
+    lift: nn.Module
+    encoder: Encoder
+    project: nn.Module
+    query: nn.Module
+    decoder: nn.Module
 
     def forward(
         self,
@@ -210,7 +156,7 @@ class OperatorTransformer(nn.Module):
         if domain.dim != self.dim:
             shape = tuple(domain.points.shape)
             raise ValueError(f"the model has {self.dim} coordinates, got points {shape}")
-        return domain.to(dtype=self.project.weight.dtype)
+        return domain.to(dtype=next(self.parameters()).dtype)
 
     def _read_fields(self, domain: Domain, fields: Tensor | None) -> Tensor:
         """Fields in the model's dtype; NaN and Inf at points of measure zero become 0."""
@@ -231,6 +177,80 @@ class OperatorTransformer(nn.Module):
         if tuple(parameters.shape) != shape:
             raise ValueError(f"parameters must have shape {shape}, got {tuple(parameters.shape)}")
         return parameters.to(domain.points.dtype)
+
+
+class OperatorTransformer(FieldOperator):
+    r"""Pre-LN transformer between functions on domains with a measure.
+
+    Parameters
+    ----------
+    dim : int
+        Number of coordinates.
+    in_channels : int
+        Channels of the input fields; 0 where the geometry is the input.
+    out_channels : int
+    parameter_channels : int
+        Number of global inputs (Reynolds number, angle of attack, time).
+    channels, heads, layers : int
+        Width of the tokens, kernels per layer, blocks of the encoder.
+    decoder_layers : int
+        0: targets run through the encoder's blocks. Positive: that many cross-attention blocks from
+        a learned token.
+    hidden : int, optional
+        Inner width of the feed-forward; 2·channels by default.
+    encoding : PositionalEncoding, optional
+        :func:`default_encoding` if not given, for coordinates in about [-1, 1]. Coordinates enter
+        through it alone, so the model has the symmetry that it declares.
+    norm_first, qk_norm : bool
+        Pre-LN; root-mean-square norm of queries and keys.
+
+    Examples
+    --------
+    >>> model = OperatorTransformer(dim=2, in_channels=1, out_channels=3)
+    >>> source = Domain(torch.rand(50, 2), torch.rand(50))
+    >>> model(source, torch.randn(50, 1)).shape
+    torch.Size([50, 3])
+    >>> state = model.encode(source, torch.randn(50, 1))
+    >>> model.decode(state, torch.rand(7, 2)).shape
+    torch.Size([7, 3])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        in_channels: int,
+        out_channels: int,
+        *,
+        parameter_channels: int = 0,
+        channels: int = 64,
+        heads: int = 4,
+        layers: int = 4,
+        decoder_layers: int = 0,
+        hidden: int | None = None,
+        encoding: PositionalEncoding | None = None,
+        norm_first: bool = True,
+        qk_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
+        self.parameter_channels, self.channels, self.heads = parameter_channels, channels, heads
+        self.layers, self.decoder_layers, self.hidden = layers, decoder_layers, hidden
+        self.norm_first, self.qk_norm = norm_first, qk_norm
+        encoding = default_encoding(dim, channels, heads) if encoding is None else encoding
+        # Kept for its description, out of the module tree: the copies below have the parameters.
+        object.__setattr__(self, "encoding", encoding)
+        options: dict[str, Any] = {
+            "encoding": encoding,
+            "hidden": hidden,
+            "norm_first": norm_first,
+            "qk_norm": qk_norm,
+        }
+        self.lift = Lift(in_channels + parameter_channels, channels, encoding, hidden)
+        self.encoder = Encoder(layers, channels, heads, **options)
+        if decoder_layers:
+            self.query = Lift(parameter_channels, channels, encoding, hidden)
+            self.decoder = Decoder(decoder_layers, channels, heads, **options)
+        self.project = nn.Linear(channels, out_channels)
 
 
 class Lift(nn.Module):

@@ -4,17 +4,20 @@ r"""Scales of a training set, stored with the model: what physical units are to 
    \bar f = \frac{\sum_i\int f_i\,d\mu_i}{\sum_i\mu_i(\Omega_i)}, \qquad
    \sigma_f^2 = \frac{\sum_i\int (f_i-\bar f)^2\,d\mu_i}{\sum_i\mu_i(\Omega_i)}
 
-with L half the longest side of the box around all training points: one factor for all axes.
+with L half the longest side of the box around all training points: one factor for all axes. For a
+model that turns with the space the components of a vector have no mean, and one deviation, their
+root mean square: any other scale would single out a direction. So does a tensor, but for its trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from opformer.domain import Domain
+from opformer.motions import split
 from opformer.sample import Sample
 
 __all__ = ["Standardizer"]
@@ -55,10 +58,17 @@ class Standardizer(nn.Module):
             self.register_buffer(f"{name}_std", torch.ones(size, dtype=torch.float64))
 
     @classmethod
-    def fit(cls, samples: Iterable[Sample]) -> Standardizer:
+    def fit(
+        cls,
+        samples: Iterable[Sample],
+        *,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> Standardizer:
         """Take the statistics of a training set (one pass).
 
-        Points of measure zero do not count, for the box neither.
+        Points of measure zero do not count, for the box neither. ``inputs`` and ``outputs`` say
+        what the channels are, "scalar", "vector" or "tensor"; without them each is by itself.
 
         Raises
         ------
@@ -81,7 +91,11 @@ class Standardizer(nn.Module):
         self = cls(len(low), *(moment.size for moment in moments.values()))
         state = {"center": (low + high) / 2, "length": torch.where(extent > 0, extent / 2, 1.0)}
         for name, moment in moments.items():
-            state[f"{name}_mean"], state[f"{name}_std"] = moment.mean_and_std()
+            mean, std = moment.mean_and_std()
+            kinds = {"fields": inputs, "outputs": outputs}.get(name)
+            if kinds is not None:
+                mean, std = _isotropic(mean, std, kinds, len(low))
+            state[f"{name}_mean"], state[f"{name}_std"] = mean, std
         self.load_state_dict(state)
         return self
 
@@ -126,6 +140,21 @@ class _Moments:
     def mean_and_std(self) -> tuple[Tensor, Tensor]:
         std = (self.spread / self.total).sqrt()
         return self.mean, torch.where(std > CONSTANT * self.mean.abs(), std, 1.0)
+
+
+def _isotropic(mean: Tensor, std: Tensor, kinds: Sequence[str], dim: int) -> tuple[Tensor, Tensor]:
+    """Scales that turn with the space: one for all components, and no mean but of what stays."""
+    means, deviations = [], []
+    pairs = zip(split(mean, kinds, dim), split(std, kinds, dim), strict=True)
+    for (kind, m), (_, s) in pairs:
+        if kind == "tensor":  # the trace has a mean
+            center = m.unflatten(-1, (dim, dim)).diagonal().mean() * torch.eye(dim).to(m).flatten()
+        else:
+            center = m if kind == "scalar" else torch.zeros_like(m)
+        size = (s.square() + (m - center).square()).mean().sqrt()
+        means.append(center)
+        deviations.append(s if kind == "scalar" else torch.where(size > 0, size, 1).expand_as(s))
+    return torch.cat([mean[:0], *means]), torch.cat([std[:0], *deviations])
 
 
 def _checked(x: Tensor, name: str, scale: Tensor) -> Tensor:

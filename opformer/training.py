@@ -115,7 +115,12 @@ def fit(
             samples_per_mesh=None if samples_per_mesh is None else index(samples_per_mesh),
             seed=index(seed),
         )
-        scale = Standardizer.fit(train[i] for i in range(len(train)))  # type: ignore[arg-type]
+        inputs, outputs = getattr(model, "kinds", (None, None))
+        scale = Standardizer.fit(
+            (train[i] for i in range(len(train))),  # type: ignore[arg-type]
+            inputs=inputs,
+            outputs=outputs,
+        )
         run = Run(Surrogate(model, scale, layout).to(device), train, plan)
         if out is not None and resume:
             run.restore(Path(out))

@@ -141,6 +141,15 @@ class Encoder(Stack):
 
     block = EncoderBlock
 
+    @classmethod
+    def of(cls, blocks: Sequence[nn.Module], norm: nn.Module) -> Encoder:
+        """A stack of given blocks, that are called like :class:`EncoderBlock`."""
+        encoder = cls.__new__(cls)
+        nn.Module.__init__(encoder)
+        encoder.blocks = nn.ModuleList(blocks)
+        encoder.norm = norm  # type: ignore[assignment]
+        return encoder
+
     def forward(self, x: Tensor, domain: Domain) -> Tensor:
         """Tokens (..., n, c) of a domain to tokens of the same domain."""
         return self.trace(x, domain)[-1]

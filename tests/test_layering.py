@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Bottom to top. A module imports from lower rows, or from its own row if that makes no circle.
 # A folder is one module here: what counts for `encodings` counts for `encodings/rotary.py`.
 LEVELS = (
-    ("errors", "config", "_files", "parameters"),
+    ("errors", "config", "_files", "parameters", "motions"),
     (
         "quadrature",
         "_cells",
@@ -35,12 +35,13 @@ LEVELS = (
     ("integral", "_fused"),
     ("encodings",),
     ("attention",),
-    ("transformer",),
+    ("transformer", "equivariant"),
     ("model",),
+    ("equivariant_model", "frames"),
     ("sample", "measured"),
     ("layout",),
     ("cases", "_findings"),
-    ("data", "standardize"),
+    ("data", "standardize", "augment"),
     ("checkpoint",),
     ("surrogate",),
     ("evaluation",),
