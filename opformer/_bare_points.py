@@ -12,11 +12,11 @@ from scipy.spatial import ConvexHull, Delaunay, KDTree, QhullError
 from opformer._cells import cell_integrals
 from opformer._voronoi import voronoi
 
-__all__ = ["flat_axes", "intrinsic", "point_weights"]
+__all__ = ["RULES", "flat_axes", "intrinsic", "point_weights", "suited_rule"]
 
 # Of the largest extent: float32 coordinates of a plane are noisy at 1e-7.
 _FLAT = 1e-6
-_RULES = ("voronoi", "interval", "delaunay", "knn")
+RULES = ("voronoi", "interval", "delaunay", "knn")
 _CONVEX = 32  # so many points of a volume are never all corners of their hull; of a surface often
 
 
@@ -99,8 +99,8 @@ def point_weights(
     >>> point_weights([[0.0, 0.0], [1.0, 0.0]], "voronoi", bounds=[[0, 0], [4, 1]])
     array([0.5, 3.5])
     """
-    if rule not in _RULES:
-        raise ValueError(f"rule must be one of {', '.join(map(repr, _RULES))}, got {rule!r}")
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, got {rule!r}")
     x, resolution = _as_points(points)
     _check_options(x.shape[1], rule, dim, neighbors, bounds)
     box = None if bounds is None else _as_box(bounds, x.shape[1])
@@ -198,9 +198,26 @@ def _check_span(x: np.ndarray, rule: str, dim: int | None, box: np.ndarray | Non
             _refuse_closed(x, rule)
 
 
+def suited_rule(points: np.ndarray) -> str:
+    """A rule, as "rule" or "rule:dim", that fits points of an unknown set; a guess, no more."""
+    x = intrinsic(np.unique(np.asarray(points, dtype=np.float64), axis=0))[0]
+    span = x.shape[1]
+    if span <= 1:
+        return "interval"
+    if _closed(x):
+        return f"knn:{span - 1}"
+    return "voronoi" if span <= 3 else "knn"
+
+
+def _closed(x: np.ndarray) -> bool:
+    """Whether all points are corners of their hull, as those of a closed curve or surface are."""
+    n, span = x.shape
+    return span in (2, 3) and n > _CONVEX and len(ConvexHull(x).vertices) == n
+
+
 def _refuse_closed(x: np.ndarray, rule: str) -> None:
     n, span = x.shape
-    if span in (2, 3) and n > _CONVEX and len(ConvexHull(x).vertices) == n:
+    if _closed(x):
         what = "curve" if span == 2 else "surface"
         raise ValueError(
             f"all {n} points are corners of their convex hull, like those of a closed {what}, and "

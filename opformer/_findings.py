@@ -54,7 +54,7 @@ def find(mesh: MeasuredMesh, sample: Sample, layout: Layout, time: float) -> Fin
         lower=alive.min(axis=0),
         upper=alive.max(axis=0),
         time=time,
-        axes=set(range(used.shape[1])) - set(flat_axes(used)),
+        axes=set(range(used.shape[1])) - set(flat_axes(alive)),
         moved={n for n in (*layout.inputs, *layout.outputs) if not mesh.lives_at(n, layout.at)},
         quiet=quiet,
         loud={name for name in quiet if mesh.acts_on_parts(name)},
@@ -71,8 +71,7 @@ def conclude(layout: Layout, findings: Sequence[Findings]) -> tuple[Layout, list
     acting &= set().union(*(f.loud for f in findings))
     moved = set().union(*(f.moved for f in findings))
     names = [name for name in layout.inputs if name in acting]
-    where = "boundary" if [*layout.parts] == ["boundary"] else f"parts {', '.join(layout.parts)}"
-    notes = [f"input {name!r} is zero off the {where} and lives there alone" for name in names]
+    notes = [f"input {name!r} is zero off {layout.where} and lives there alone" for name in names]
     if flat := ", ".join("xyz"[axis] for axis in coordinates if axis not in axes):
         notes.append(f"axis {flat} is flat in all {len(findings)} files and is left out")
     notes += [

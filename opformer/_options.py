@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["add_data", "add_device", "add_training", "assignment", "positive"]
+__all__ = ["add_data", "add_device", "add_evaluation", "add_prediction", "add_training"]
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +29,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD",
         help="fields that are constant over each file, data of it (time), or columns of a table",
     )
-    parser.add_argument(
-        "--parameters-file",
-        type=Path,
-        metavar="TABLE",
-        help=".csv or .json with the parameters of each file [cases.csv or .json in its folder]",
-    )
+    _add_table(parser)
     parser.add_argument(
         "--at", choices=["points", "cells"], help="default: where the first output lives"
     )
@@ -66,6 +61,55 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--resume", action="store_true", help="go on with the run in RUN, under the same options"
     )
+
+
+def add_evaluation(parser: argparse.ArgumentParser) -> None:
+    """What is evaluated, and how."""
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument(
+        "data", nargs="+", type=Path, help="folders with the fields of the fit, outputs included"
+    )
+    _add_table(parser)
+    parser.add_argument("--out", type=Path, help="folder of evaluation.json, .csv and .png [RUN]")
+    parser.add_argument(
+        "--no-ablation",
+        action="store_true",
+        help="leave out the comparison with all weights set equal (half the time)",
+    )
+    add_device(parser)
+
+
+def add_prediction(parser: argparse.ArgumentParser) -> None:
+    """What is predicted, and where it goes."""
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument(
+        "mesh",
+        nargs="+",
+        type=Path,
+        help="a mesh file with the input fields, a time series, or its numbered files",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        help=".vtu, .vtk or .xdmf; .pvd for a time series",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace files, and fields of an earlier prediction",
+    )
+    parser.add_argument(
+        "--parameter",
+        nargs="+",
+        type=assignment,
+        default=[],
+        metavar="NAME=VALUE",
+        help="values of parameters, needed where the mesh does not hold them",
+    )
+    parser.add_argument("--chunk", type=positive, help="evaluate that many points at a time")
+    add_device(parser)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +147,16 @@ def device(text: str) -> torch.device:
     except Exception as error:  # torch raises RuntimeError, AssertionError, NotImplementedError
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise argparse.ArgumentTypeError(f"{text} cannot be used here ({reason})") from error
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    """Where the numbers are that the files do not hold."""
+    parser.add_argument(
+        "--parameters-file",
+        type=Path,
+        metavar="TABLE",
+        help=".csv or .json with the parameters of each file [cases.csv or .json in its folder]",
+    )
 
 
 def _add_measure(parser: argparse.ArgumentParser) -> None:

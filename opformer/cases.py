@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,20 +14,14 @@ import numpy as np
 
 from opformer.errors import MeshError
 from opformer.layout import Layout
-from opformer.mesh import mesh_files, read_mesh, steps_of
+from opformer.mesh import mesh_files, read_mesh, same_cells, steps_of, with_fields
 from opformer.parameters import ParameterTable, tables_of
 from opformer.sample import Sample
 
-__all__ = ["Case", "Step", "find_cases", "is_earlier", "series_of"]
+__all__ = ["Case", "Step", "find_cases", "series_of", "time_of"]
 
 _EARLIER = ("first", "previous")
 _NUMBERED = re.compile(r"(.*?)[._-]?(\d+)")
-
-
-def is_earlier(name: str) -> bool:
-    """Whether a field is that of another step: ``first:NAME`` or ``previous:NAME``."""
-    when, _, known = name.partition(":")
-    return bool(known) and when in _EARLIER
 
 
 @dataclass(frozen=True)
@@ -37,31 +32,54 @@ class Step:
     ----------
     path, step
         What :func:`opformer.read_mesh` needs.
+    series : path
+        The file of the series, or the first of its numbered files.
     number : int, optional
-        In the name of the file, if that makes it a step; its time, if the file tells none.
+        In the name of the file, if that makes it a step: its time, if nothing else tells it.
     earlier : dict of "first", "previous" to Step
         In a time series, the first of the steps taken and the one before this.
+    table : ParameterTable, optional
     """
 
     path: Path
     step: int | None = None
+    series: Path = Path()
     number: int | None = None
     earlier: Mapping[str, Step] = field(default_factory=dict)
+    table: ParameterTable | None = None
 
     @property
     def name(self) -> str:
         """Of the file, and of the step if it is one."""
         return self.path.name + ("" if self.step is None else f" step {self.step}")
 
-    def mesh(self, names: Iterable[str] = ()) -> Any:
-        """What :func:`opformer.read_mesh` returns, and those of ``names`` of earlier steps."""
+    def mesh(self, parameters: Iterable[str] = ()) -> Any:
+        """What :func:`opformer.read_mesh` returns, with those of the parameters that it lacks.
+
+        They are in the table, in the row of the file or in that of its series; and the time may be
+        the number of the file.
+        """
         mesh = read_mesh(self.path, step=self.step)
-        if self.number is not None:
-            mesh.field_data = {"time": np.array([float(self.number)]), **mesh.field_data}
-        for name in filter(is_earlier, names):
-            if name not in mesh.point_data and name not in mesh.cell_data:
-                self._add_earlier(mesh, name)
+        held = {*mesh.point_data, *mesh.cell_data, *mesh.field_data}
+        known = self._known([name for name in parameters if name not in held])
+        mesh.field_data = {**known, **mesh.field_data}
         return mesh
+
+    def complete(self, mesh: Any, fields: Iterable[str]) -> Any:
+        """The mesh with those of the fields that are of an earlier step, ``first:NAME``."""
+        points: dict[str, Any] = {}
+        cells: dict[str, Any] = {}
+        for name in fields:
+            when, _, known = name.partition(":")
+            if when in _EARLIER and name not in mesh.point_data and name not in mesh.cell_data:
+                other = self._earlier(mesh, name, when)
+                if known not in other.point_data and known not in other.cell_data:
+                    raise MeshError(
+                        f"field {name!r}: there is no field {known!r} in the {when} step"
+                    )
+                points |= {name: other.point_data[known]} if known in other.point_data else {}
+                cells |= {name: other.cell_data[known]} if known in other.cell_data else {}
+        return with_fields(mesh, point_data=points, cell_data=cells) if points or cells else mesh
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -73,19 +91,23 @@ class Step:
             where = str(self.path.with_name(self.name))
             raise error if known else MeshError(f"{where}: {error}") from error
 
-    def _add_earlier(self, mesh: Any, name: str) -> None:
-        when, _, known = name.partition(":")
+    def _known(self, missing: Sequence[str]) -> dict[str, Any]:
+        """Parameters that the file does not hold: of the table, and the number as a time."""
+        known = {} if self.number is None else {"time": np.array([float(self.number)])}
+        if self.table is None or not missing:
+            return known
+        file = self.path if self.table.row(self.path) else self.series
+        # A time need not be told at all; any other parameter is missing if the table has none.
+        wanted = [name for name in missing if name != "time" or name in self.table.row(file)]
+        return {**known, **self.table.numbers(file, wanted)}
+
+    def _earlier(self, mesh: Any, name: str, when: str) -> Any:
         if when not in self.earlier:
             raise MeshError(f"field {name!r} needs a time series, and there is no {when} step here")
         other = self.earlier[when].mesh()
-        sizes = [[len(m.points), *map(len, m.cells)] for m in (mesh, other)]
-        if sizes[0] != sizes[1]:
+        if len(mesh.points) != len(other.points) or not same_cells(mesh, other):
             raise MeshError(f"field {name!r} cannot be taken over: the {when} step has other cells")
-        found = [data for data in ("point_data", "cell_data") if known in getattr(other, data)]
-        if not found:
-            raise MeshError(f"field {name!r}: there is no field {known!r} in the {when} step")
-        for data in found:
-            getattr(mesh, data)[name] = getattr(other, data)[known]
+        return other
 
 
 @dataclass(frozen=True)
@@ -93,7 +115,6 @@ class Case:
     """A case of a data set: one mesh, or the steps of a trajectory."""
 
     steps: tuple[Step, ...]
-    table: ParameterTable | None = None
 
     @property
     def path(self) -> Path:
@@ -105,28 +126,20 @@ class Case:
         """Of the file, and of the step if it is one."""
         return self.steps[0].name if len(self.steps) == 1 else self.path.name
 
-    def meshes(self, fields: Iterable[str], parameters: Iterable[str]) -> Iterator[Any]:
-        """The mesh of each step, with fields of earlier steps and parameters of the table."""
-        fields, parameters = list(fields), list(parameters)
+    def meshes(self, layout: Layout) -> Iterator[Any]:
+        """The mesh of each step, with all that the layout needs."""
+        parameters = [*layout.parameters, *(["time"] if layout.trajectory else [])]
         for step in self.steps:
             with step.named():
-                mesh = step.mesh(fields)
-                if self.table is not None:
-                    held = {*mesh.point_data, *mesh.cell_data, *mesh.field_data}
-                    missing = [name for name in parameters if name not in held]
-                    numbers = self.table.numbers(self.path, missing)
-                    mesh.field_data = {**mesh.field_data, **numbers}
-                yield mesh
+                yield step.complete(step.mesh(parameters), layout.inputs)
 
     def sample(self, layout: Layout) -> Sample:
         """Read as the layout says."""
         samples, times = [], []
-        for step, mesh in zip(
-            self.steps, self.meshes(layout.inputs, layout.parameters), strict=True
-        ):
+        for step, mesh in zip(self.steps, self.meshes(layout), strict=True):
             with step.named():
                 samples.append(layout.read(mesh, step.name))
-                times.append(time_of(mesh) if layout.trajectory else 0.0)
+                times.append(time_of(mesh, layout))
         return self.whole(layout, samples, times)
 
     def whole(self, layout: Layout, samples: Sequence[Sample], times: Sequence[float]) -> Sample:
@@ -137,36 +150,24 @@ class Case:
             return layout.join(samples, times, self.name)
 
 
-def time_of(mesh: Any) -> float:
-    """When a step of a trajectory is."""
+def time_of(mesh: Any, layout: Layout | None = None) -> float:
+    """When a step of a trajectory is; of anything else it does not matter."""
+    if layout is not None and not layout.trajectory:
+        return 0.0
     if "time" not in mesh.field_data:
         raise MeshError("a step of a trajectory needs a time, and the file tells none")
     return float(np.ravel(mesh.field_data["time"])[0])
 
 
 def find_cases(
-    files: str | Path | Iterable[str | Path],
-    table: str | Path | None,
-    *,
-    steps: str = ":",
-    numbered: bool = False,
-    trajectory: bool = False,
-    earlier: bool = False,
+    files: str | Path | Iterable[str | Path], table: str | Path | None, layout: Layout
 ) -> list[Case]:
-    """The cases of files and folders.
+    """The cases of files and folders, see :class:`opformer.MeshDataset`.
 
-    Parameters
-    ----------
-    files, table
-        See :class:`opformer.MeshDataset`.
-    steps : str
-        Which steps of a time series, as in ``start:stop:stride``.
-    numbered : bool
-        Files that differ by the number at the end of their names are one time series.
-    trajectory : bool
-        A time series is one case, not as many as it has steps.
-    earlier : bool
-        Each case needs a step before it: the first of a time series is none.
+    Raises
+    ------
+    MeshError
+        If there are none, or a file gives none.
     """
     paths = [files] if isinstance(files, str | Path) else list(files)
     if not paths:
@@ -174,40 +175,56 @@ def find_cases(
     found = [file for path in paths for file in _expanded(Path(path))]
     tables = tables_of(found, table)
     cases = []
-    for series in series_of(found, steps, numbered):
-        taken = series[1:] if earlier else series
-        groups = [tuple(taken)] if trajectory else [(step,) for step in taken]
-        cases += [Case(group, tables[group[0].path]) for group in groups if group]
-    if not cases:
-        raise MeshError(f"no cases: steps {steps!r} of {len(found)} file(s) are none")
+    for series in series_of(found, layout):
+        steps = tuple(replace(step, table=tables[step.path]) for step in series)
+        cases += [Case(steps)] if layout.trajectory else [Case((step,)) for step in steps]
     return cases
 
 
-def series_of(files: Sequence[Path], steps: str = ":", numbered: bool = False) -> list[list[Step]]:
-    """The steps of each file that are taken, in their order; of a mesh without time, itself."""
-    chosen = _slice(steps)
-    groups = _by_number(files) if numbered else [[(file, None)] for file in files]
-    found = []
-    for group in groups:
-        series = [Step(file, step, number) for file, number in group for step in steps_of(file)]
-        found.append(_linked(series[chosen]) if len(series) > 1 else series)
-    return found
+def series_of(files: Sequence[Path], layout: Layout, *, together: bool = False) -> list[list[Step]]:
+    """The steps of each file that are taken, in their order; of a mesh without time, itself.
+
+    ``together``: the files are the steps of one series, whether their layout is numbered or not.
+
+    Raises
+    ------
+    MeshError
+        If nothing of a file is taken.
+    """
+    numbered = layout.numbered or together
+    alone: list[list[tuple[Path, int | None]]] = [[(file, None)] for file in files]
+    groups = _by_number(files) if numbered else alone
+    return [_taken(group, layout) for group in groups]
 
 
-def _linked(series: list[Step]) -> list[Step]:
-    return [
-        replace(step, earlier={"first": series[0]} | ({"previous": series[i - 1]} if i else {}))
-        for i, step in enumerate(series)
-    ]
+def _taken(group: list[tuple[Path, int | None]], layout: Layout) -> list[Step]:
+    first = group[0][0]
+    series = [Step(file, step, first, number) for file, number in group for step in steps_of(file)]
+    taken = series[_slice(layout.steps)] if len(series) > 1 else series
+    if not taken:
+        raise MeshError(f"{first}: none of its {len(series)} steps are in steps {layout.steps!r}")
+    if len(series) > 1:
+        taken = [
+            replace(step, earlier={"first": taken[0]} | ({"previous": taken[i - 1]} if i else {}))
+            for i, step in enumerate(taken)
+        ]
+    if layout.needs_previous and len(taken) == 1:
+        raise MeshError(f"{first}: there is no step with one before it, as a previous: input needs")
+    return taken[layout.needs_previous :]
 
 
 def _by_number(files: Sequence[Path]) -> list[list[tuple[Path, int | None]]]:
     """Files in groups of one name but for the number at its end, by that number."""
-    groups: dict[Path, list[tuple[Path, int | None]]] = {}
+    groups: dict[tuple[Path, bool], list[tuple[Path, int | None]]] = {}
     for file in files:
         match = _NUMBERED.fullmatch(file.stem)
-        key = file.with_name(match[1] + file.suffix) if match else file
+        key = (file.with_name((match[1] if match else file.stem) + file.suffix), bool(match))
         groups.setdefault(key, []).append((file, int(match[2]) if match else None))
+    for group in groups.values():
+        number, count = Counter(number for _, number in group).most_common(1)[0]
+        if count > 1:
+            names = ", ".join(file.name for file, own in group if own == number)
+            raise MeshError(f"{group[0][0].parent}: {names} have one number, {number}")
     return [sorted(group, key=lambda entry: entry[1] or 0) for group in groups.values()]
 
 

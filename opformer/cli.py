@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 
 from opformer import __version__, plotting
-from opformer._options import add_data, add_device, add_training, assignment, positive
+from opformer._options import add_data, add_device, add_evaluation, add_prediction, add_training
 from opformer.cases import time_of
 from opformer.checkpoint import load_checkpoint
 from opformer.data import MeshDataset
@@ -24,6 +24,8 @@ from opformer.mesh import (
     check_writable_series,
     field_names,
     inspect_path,
+    listed_files,
+    series_files,
     write_mesh,
     write_series,
 )
@@ -110,17 +112,7 @@ def _add_evaluate(commands: Commands) -> None:
         "Errors on folders of mesh files, the same shapes on finer meshes for instance.",
         "opformer evaluate RUN TEST TEST_FINE",
     )
-    parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument(
-        "data", nargs="+", type=Path, help="folders with the fields of the fit, outputs included"
-    )
-    parser.add_argument("--out", type=Path, help="folder of evaluation.json, .csv and .png [RUN]")
-    parser.add_argument(
-        "--no-ablation",
-        action="store_true",
-        help="leave out the comparison with all weights set equal (half the time)",
-    )
-    add_device(parser)
+    add_evaluation(parser)
 
 
 def _add_predict(commands: Commands) -> None:
@@ -131,35 +123,7 @@ def _add_predict(commands: Commands) -> None:
         "Write the predicted fields beside those of a mesh file.",
         "opformer predict RUN new.vtu -o prediction.vtu",
     )
-    parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument(
-        "mesh",
-        nargs="+",
-        type=Path,
-        help="a mesh file with the input fields, a time series, or its numbered files",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        help=".vtu, .vtk or .xdmf; .pvd for a time series",
-    )
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace files and fields of an earlier one",
-    )
-    parser.add_argument(
-        "--parameter",
-        nargs="+",
-        type=assignment,
-        default=[],
-        metavar="NAME=VALUE",
-        help="values of parameters, needed where the mesh does not hold them",
-    )
-    parser.add_argument("--chunk", type=positive, help="evaluate that many points at a time")
-    add_device(parser)
+    add_prediction(parser)
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -202,7 +166,7 @@ def _fit(options: argparse.Namespace) -> None:
     fit(
         model,
         data,
-        validation=_validation(options.validation, data),
+        validation=_validation(options, data),
         out=options.out,
         resume=options.resume,
         epochs=options.epochs,
@@ -229,11 +193,14 @@ def _check_run(out: Path, *, resume: bool, overwrite: bool) -> None:
         )
 
 
-def _validation(text: str, data: MeshDataset) -> float | MeshDataset:
+def _validation(options: argparse.Namespace, data: MeshDataset) -> float | MeshDataset:
+    text = options.validation
     try:
         return float(text)
     except ValueError:
-        return MeshDataset.from_layout(text, data.layout, progress=_watched())
+        return MeshDataset.from_layout(
+            text, data.layout, parameters_file=options.parameters_file, progress=_watched()
+        )
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -241,7 +208,11 @@ def _evaluate(options: argparse.Namespace) -> None:
     out = options.out or (options.run if options.run.is_dir() else options.run.parent)
     out.mkdir(parents=True, exist_ok=True)  # now, not after the work
     evaluation = evaluate(
-        surrogate, *options.data, uniform=not options.no_ablation, progress=_watched()
+        surrogate,
+        *options.data,
+        parameters_file=options.parameters_file,
+        uniform=not options.no_ablation,
+        progress=_watched(),
     )
     print(evaluation)
     evaluation.write_json(out / "evaluation.json")
@@ -255,15 +226,15 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     output: Path = options.output
-    (check_writable_series if output.suffix.lower() == ".pvd" else check_writable)(output)
-    if output.resolve() in {path.resolve() for path in options.mesh}:
-        raise ValueError(f"{output} is the input itself: name another file for the output")
-    if output.exists() and not options.overwrite:
-        raise ValueError(f"{output} is there already: --overwrite replaces it")
+    collection = output.suffix.lower() == ".pvd"
+    (check_writable_series if collection else check_writable)(output)
     surrogate = load(options.run).to(options.device)
-    steps = surrogate.steps(options.mesh)
-    if len(steps) > 1:
-        check_writable_series(output)
+    count = len(surrogate.steps(options.mesh))
+    several = count > 1 or surrogate.layout.trajectory
+    if several != collection:
+        what = "a time series is written as .pvd" if several else ".pvd is for a time series"
+        raise ValueError(f"{output}: {what}, and the input has {count} step(s)")
+    _check_output(series_files(output, count) if several else [output], options)
     found = surrogate.predict(
         options.mesh,
         parameters=dict(options.parameter),
@@ -278,6 +249,16 @@ def _predict(options: argparse.Namespace) -> None:
     mesh = found[0] if isinstance(found, list) else found
     at_points, at_cells = (", ".join(names) or "none" for names in field_names(mesh))
     print(f"wrote {output}: point fields {at_points}; cell fields {at_cells}")
+
+
+def _check_output(files: list[Path], options: argparse.Namespace) -> None:
+    """Nothing that is read is written over, and what is there only where that is wanted."""
+    read = {path.resolve() for mesh in options.mesh for path in (mesh, *listed_files(mesh))}
+    for file in files:
+        if file.resolve() in read:
+            raise ValueError(f"{file} is the input itself: name another file for the output")
+        if file.exists() and not options.overwrite:
+            raise ValueError(f"{file} is there already: --overwrite replaces it")
 
 
 def _remedy(options: argparse.Namespace) -> str:

@@ -102,25 +102,26 @@ class MeshDataset(Dataset[Sample]):
             steps=steps,
             numbered=numbered,
         )
-        self.cases = _cases(files, parameters_file, layout)
+        self.cases = find_cases(files, parameters_file, layout)
         gathered: list[tuple[list[Sample], list[float]]] = []
         findings: list[Findings] = []
         for case in _bar(self.cases, progress):
             samples, times = [], []
-            for step, mesh in zip(case.steps, case.meshes(inputs, parameters), strict=True):
+            for step, mesh in zip(case.steps, case.meshes(layout), strict=True):
                 with step.named():
                     measured = layout.measured(mesh)
                     layout = layout if findings else first_layout(measured, layout, at)
                     sample = layout.gather(measured, step.name)
-                    times.append(time_of(mesh) if trajectory else 0.0)
+                    times.append(time_of(mesh, layout))
                     findings.append(find(measured, sample, layout, times[-1]))
                 samples.append(sample)
             if cache:
                 gathered.append((samples, times))
         self.layout, self.notes = conclude(layout, findings)
         self._samples = []
-        for case, (samples, times) in zip(self.cases, gathered, strict=cache):
-            self._samples.append(_settled(case, self.layout, samples, times))
+        gathered.reverse()
+        for case in self.cases if cache else ():
+            self._samples.append(_settled(case, self.layout, *gathered.pop()))
 
     @classmethod
     def from_layout(
@@ -134,7 +135,7 @@ class MeshDataset(Dataset[Sample]):
     ) -> MeshDataset:
         """Another folder, read as the layout of a fitted surrogate says."""
         data = cls.__new__(cls)
-        data.cases = _cases(files, parameters_file, layout)
+        data.cases = find_cases(files, parameters_file, layout)
         data.layout, data.notes, data._samples = layout, [], []
         if cache:
             data._samples = [case.sample(layout) for case in _bar(data.cases, progress)]
@@ -177,19 +178,6 @@ class MeshDataset(Dataset[Sample]):
     def parameter_channels(self) -> int:
         """Components of the parameters together."""
         return self.layout.parameter_channels
-
-
-def _cases(
-    files: str | Path | Iterable[str | Path], table: str | Path | None, layout: Layout
-) -> list[Case]:
-    return find_cases(
-        files,
-        table,
-        steps=layout.steps,
-        numbered=layout.numbered,
-        trajectory=layout.trajectory,
-        earlier=any(name.startswith("previous:") for name in layout.inputs),
-    )
 
 
 def _settled(case: Case, layout: Layout, samples: list[Sample], times: list[float]) -> Sample:

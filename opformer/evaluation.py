@@ -140,6 +140,7 @@ class Evaluation:
 def evaluate(
     surrogate: Surrogate,
     *datasets: str | Path | Sequence[Sample],
+    parameters_file: str | Path | None = None,
     uniform: bool = False,
     progress: bool = True,
 ) -> Evaluation:
@@ -149,6 +150,8 @@ def evaluate(
     ----------
     surrogate : Surrogate
     *datasets : folders of mesh files, or sequences of samples
+    parameters_file : path, optional
+        The table of the folders, see :class:`opformer.MeshDataset`.
     uniform : bool
         Also evaluate the model with all its weights set equal. The errors stay integrals.
     progress : bool
@@ -163,7 +166,9 @@ def evaluate(
     for number, data in enumerate(datasets):
         name, samples = f"dataset {number}", cast(Sequence[Sample], data)
         if isinstance(data, str | Path):
-            files = MeshDataset.from_layout(data, surrogate.layout, cache=False)
+            files = MeshDataset.from_layout(
+                data, surrogate.layout, parameters_file=parameters_file, cache=False
+            )
             name, samples = str(data), cast(Sequence[Sample], files)
         if getattr(samples, "layout", surrogate.layout) != surrogate.layout:
             raise ValueError(

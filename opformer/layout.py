@@ -29,7 +29,7 @@ from torch import Tensor
 from opformer.domain import Domain
 from opformer.errors import MeshError
 from opformer.measured import MeasuredMesh, Parameters
-from opformer.mesh import Location, flat_axes, merge_points
+from opformer.mesh import Location, flat_axes, merge_points, with_fields
 from opformer.sample import Sample, over_time
 
 __all__ = ["Layout", "project"]
@@ -88,6 +88,17 @@ class Layout:
         return self.velocity > 0
 
     @property
+    def needs_previous(self) -> bool:
+        """Whether an input is that of the step before, which the first step has not."""
+        return any(name.startswith("previous:") for name in self.inputs)
+
+    @property
+    def where(self) -> str:
+        """What inputs that live on the parts live on, in words."""
+        alone = [*self.parts] == ["boundary"]
+        return "the boundary" if alone else f"the parts {', '.join(self.parts)}"
+
+    @property
     def dim(self) -> int:
         """Number of coordinates in use, that of time included."""
         return len(self.axes) + self.trajectory
@@ -129,8 +140,15 @@ class Layout:
 
     def measured(self, mesh: Any, parameters: Parameters | None = None) -> MeasuredMesh:
         """A mesh under the measures of this layout."""
-        mesh = merge_points(mesh)[0] if self.merged else mesh
-        return MeasuredMesh(mesh, parameters, weights=self.weights, parts=list(self.parts))
+        options: dict[str, Any] = {"weights": self.weights, "parts": list(self.parts)}
+        measured = MeasuredMesh(mesh, parameters, **options)
+        if not self.merged:
+            return measured
+        merged, index = merge_points(mesh)
+        if name := measured.weights_field:  # a measure adds up, where other fields have a mean
+            total = np.bincount(index, np.ravel(mesh.point_data[name]))
+            merged = with_fields(merged, point_data={name: total}, overwrite=True)
+        return MeasuredMesh(merged, parameters, **options)
 
     def read(
         self,
@@ -153,8 +171,7 @@ class Layout:
         sample = self.gather(measured, name, outputs=outputs)
         for load in self.part_inputs:
             if not measured.zero_inside(load):
-                where = "boundary" if [*self.parts] == ["boundary"] else f"parts {[*self.parts]}"
-                raise MeshError(f"input {load!r} must be zero off the {where}, and is not")
+                raise MeshError(f"input {load!r} must be zero off {self.where}, and is not")
         return self.settle(sample)
 
     def gather(self, mesh: MeasuredMesh, name: str = "", *, outputs: bool = True) -> Sample:
@@ -234,7 +251,7 @@ def project(domain: Domain, axes: list[int]) -> Domain:
         return domain
     if not axes or max(axes) >= domain.dim:
         raise MeshError(f"coordinate axes {axes} are needed, the mesh has {domain.dim}")
-    flat = flat_axes(domain.points.numpy())
+    flat = flat_axes(domain.points[~domain.null].numpy())
     bent = [axis for axis in range(domain.dim) if axis not in axes and axis not in flat]
     if bent:
         raise MeshError(f"axis {'xyz'[bent[0]]} was flat in the training set and is not flat here")

@@ -29,7 +29,7 @@ from opformer.mesh import (
     top_cells,
 )
 from opformer.mesh.field_report import CONSTANT
-from opformer.quadrature import lumping, point_weights
+from opformer.quadrature import RULES, lumping, point_weights
 
 __all__ = ["MeasuredMesh", "Parameters"]
 
@@ -68,6 +68,7 @@ class MeasuredMesh:
         self._given = parameters or {}
         self._weights, self._parts = weights, parts
         self._domains: dict[str, Domain] = {}
+        self._derived: dict[tuple[str, str], np.ndarray] = {}
 
     @cached_property
     def points(self) -> torch.Tensor:
@@ -102,9 +103,11 @@ class MeasuredMesh:
 
         The latter are those of :mod:`opformer.mesh.derived`: ``distance:boundary`` and the like.
         """
-        if not self.holds(name) and is_derived(name):
-            return derived_field(self.mesh, name, at)
-        return read_field(self.mesh, name, at, matrix=self.lumping)
+        if self.holds(name) or not is_derived(name):
+            return read_field(self.mesh, name, at, matrix=self.lumping)
+        if (name, at) not in self._derived:
+            self._derived[name, at] = derived_field(self.mesh, name, at)
+        return self._derived[name, at]
 
     def parameter(self, name: str) -> np.ndarray:
         """A number, or several, of the whole case: a field that is constant, or data of the file.
@@ -121,7 +124,8 @@ class MeasuredMesh:
         except MeshError as error:
             more = "nor is a number of the file, of a table, or a given one called so"
             raise MeshError(f"{error}; {more}") from error
-        values = self.field(name, at)[~self.domain(at).null.numpy()]
+        measured = np.asarray(self.lumping.sum(axis=1 if at == "points" else 0)) > 0
+        values = self.field(name, at)[measured]
         spread = np.ptp(values, axis=0).max(initial=0.0)
         if spread > CONSTANT * np.abs(values).max(initial=0.0):
             raise MeshError(
@@ -130,9 +134,25 @@ class MeasuredMesh:
         return values.mean(axis=0)
 
     @cached_property
+    def bare(self) -> bool:
+        """Whether the mesh is points without cells that measure them."""
+        return top_cells(self.mesh)[0][0] == "vertex"
+
+    @property
+    def weights_field(self) -> str:
+        """The point field that holds the weights; empty if none does."""
+        own = self._weights or ("weights" if self.bare else "")
+        return own if own in self.mesh.point_data else ""
+
+    @cached_property
     def parts(self) -> dict[str, np.ndarray]:
         """Weights of the nodes under the measure of each part; zero off it."""
-        return {name: part_weights(self.mesh, name) for name in self._parts}
+        parts = {name: part_weights(self.mesh, name) for name in self._parts}
+        if not self.bare:
+            return parts
+        # A vertex has no measure of its own: a part of bare points has theirs.
+        weights = self.domain().weights.numpy()
+        return {name: np.where(marked > 0, weights, 0.0) for name, marked in parts.items()}
 
     @cached_property
     def on_parts(self) -> np.ndarray:
@@ -154,20 +174,23 @@ class MeasuredMesh:
         return bool(self.inside.any() and self.field(name, "points")[self.on_parts].any())
 
     def _nodes(self) -> Domain:
-        bare = top_cells(self.mesh)[0][0] == "vertex"
-        how = self._weights or ("weights" if bare and "weights" in self.mesh.point_data else "")
-        if how in self.mesh.point_data:
-            weights = _checked(self.field(how, "points"), how)
-        elif bare:
-            weights = self._by_rule(how)
-        elif how:
+        if self.bare and (lost := np.flatnonzero(self.lumping.sum(axis=1) == 0)).size:
+            raise MeshError(
+                f"{lost.size} points are in no cell of a file without other cells than vertices "
+                f"(first {lost[0]}): give each point its vertex, or none any"
+            )
+        if name := self.weights_field:
+            weights = _checked(self.field(name, "points"), name)
+        elif self.bare:
+            weights = self._by_rule(self._weights)
+        elif self._weights:
             raise self._no_such_weights("points")
         else:
             weights = np.asarray(self.lumping.sum(axis=1))
         return Domain(self.points, torch.from_numpy(weights))
 
     def _cells(self) -> Domain:
-        if top_cells(self.mesh)[0][0] == "vertex":
+        if self.bare:
             raise MeshError("points without cells have no cells to live at: take at='points'")
         domain = Domain.from_mesh(self.mesh, "cells")
         if not self._weights:
@@ -190,11 +213,15 @@ class MeasuredMesh:
         if how == "equal":
             return np.ones(len(self.points))
         rule, _, dim = how.partition(":")
+        if rule not in RULES or not (dim == "" or dim.isdigit()):
+            raise MeshError(
+                f"weights {how!r}: neither a point field (there are {[*self.mesh.point_data]}) "
+                f"nor a rule ({', '.join(RULES)}, knn:K in K dimensions, equal)"
+            )
         try:
             return point_weights(self.points.numpy(), rule, dim=int(dim) if dim else None)
         except ValueError as error:
-            known = ", ".join(self.mesh.point_data) or "none"
-            raise MeshError(f"weights {how!r}: {error}; point fields: {known}") from error
+            raise MeshError(f"weights {how!r}: {error}") from error
 
 
 def _checked(weights: np.ndarray, name: str) -> np.ndarray:

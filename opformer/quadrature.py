@@ -27,13 +27,14 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from opformer._alike import alike, check_nodes
-from opformer._bare_points import flat_axes, point_weights
+from opformer._bare_points import RULES, flat_axes, point_weights, suited_rule
 from opformer._cells import TOPOLOGICAL_DIMENSION, cell_integrals
 from opformer._chunks import Blocks, as_points, checked, chunks, top_blocks
 from opformer._facets import Sharing, cell_facets, sharing
 from opformer._grouping import maybe_near
 
 __all__ = [
+    "RULES",
     "TOPOLOGICAL_DIMENSION",
     "CellReport",
     "block_facets",
@@ -44,6 +45,7 @@ __all__ = [
     "lumping",
     "node_weights",
     "point_weights",
+    "suited_rule",
     "top_blocks",
 ]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from opformer.cases import Step, is_earlier, series_of, time_of
+from opformer.cases import Step, series_of, time_of
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.config import build, describe
 from opformer.domain import Domain, as_target
@@ -130,17 +130,18 @@ class Surrogate(nn.Module):
     def steps(self, mesh: Any) -> list[Any]:
         """What :meth:`predict` takes the ``mesh`` for: the steps of a series, or one mesh."""
         several = mesh if isinstance(mesh, list | tuple) else [mesh]
-        if not all(isinstance(one, str | Path) for one in several):
+        paths = [Path(one) for one in several if isinstance(one, str | Path)]
+        if not paths:
             return list(several)
-        together = self.layout.numbered or len(several) > 1
-        series = series_of([Path(path) for path in several], self.layout.steps, together)
+        if len(paths) < len(several):
+            raise ValueError("expected meshes, or the paths of their files, and got both")
+        series = series_of(paths, self.layout, together=len(paths) > 1)
         if len(series) != 1:
             raise ValueError(
                 "several files must be the steps of one time series, of one name but for the "
-                f"number at its end, got {', '.join(map(str, several))}"
+                f"number at its end, got {', '.join(map(str, paths))}"
             )
-        late = any(name.startswith("previous:") for name in self.layout.inputs)
-        return list(series[0][late:])
+        return list(series[0])
 
     def _sample(
         self, steps: list[Any], parameters: Parameters | None
@@ -150,12 +151,10 @@ class Surrogate(nn.Module):
         for step in steps:
             known = isinstance(step, Step)
             with step.named() if known else nullcontext():
-                mesh = step.mesh(self.layout.inputs) if known else step
-                samples.append(self.layout.read(mesh, outputs=False, parameters=parameters))
-                times.append(time_of(mesh) if self.layout.trajectory else 0.0)
-            for name in filter(is_earlier, self.layout.inputs if known else ()):
-                mesh.point_data.pop(name, None)  # of another step: not to be written with this one
-                mesh.cell_data.pop(name, None)
+                mesh = step.mesh() if known else step
+                complete = step.complete(mesh, self.layout.inputs) if known else step
+                samples.append(self.layout.read(complete, outputs=False, parameters=parameters))
+                times.append(time_of(mesh, self.layout))
             meshes.append(mesh)
         sample = self.layout.join(samples, times, "") if self.layout.trajectory else samples[0]
         return sample.to(self.device), meshes, [part.size for part in samples]

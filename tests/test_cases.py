@@ -11,8 +11,9 @@ import torch
 from cases import square, tiny_model
 from tolerances import ROUNDING, difference
 
-from opformer import MeshDataset, MeshError, evaluate, fit, load, read_mesh
+from opformer import Layout, MeshDataset, MeshError, evaluate, fit, load, read_mesh
 from opformer.cases import series_of
+from opformer.cli import main
 from opformer.mesh import read_times, write_mesh, write_series
 
 TIMES = (0.0, 0.1, 0.4, 1.0)
@@ -79,7 +80,7 @@ def test_steps_that_are_none(run, steps):
 
 
 def test_a_range_without_steps(run):
-    with pytest.raises(MeshError, match="no cases: steps '9:' of 1 file"):
+    with pytest.raises(MeshError, match=r"run\.pvd: none of its 4 steps are in steps '9:'"):
         dataset(run, steps="9:")
 
 
@@ -161,7 +162,7 @@ def test_names_without_a_number_are_alone(tmp_path):
     files = [tmp_path / name for name in ("a.vtu", "b_2.vtu", "b-1.vtu", "7.vtu")]
     for file in files:
         write_mesh(file, snapshot(0.0))
-    series = series_of(files, numbered=True)
+    series = series_of(files, Layout(numbered=True))
     assert [[step.path.name for step in steps] for steps in series] == [
         ["a.vtu"], ["b-1.vtu", "b_2.vtu"], ["7.vtu"]
     ]  # fmt: skip
@@ -331,3 +332,104 @@ def test_a_series_that_cannot_be_written(tmp_path):
     with pytest.raises(MeshError, match="a folder that does not exist"):
         write_series(tmp_path / "no" / "out.pvd", [snapshot(0.0)], [0.0])
     assert not list(tmp_path.iterdir())
+
+
+# ---- what must not be lost in silence
+
+
+def test_a_step_that_numbers_its_nodes_otherwise(tmp_path):
+    turned = snapshot(1.0)
+    order = np.random.default_rng(0).permutation(25)
+    turned.points, turned.point_data["u"] = turned.points[order], turned.point_data["u"][order]
+    turned.cells[0].data = np.argsort(order)[turned.cells[0].data]
+    write_series(tmp_path / "run.pvd", [snapshot(0.0), turned], [0, 1])
+    with pytest.raises(MeshError, match=r"step 1.*the previous step has other cells"):
+        dataset(tmp_path / "run.pvd", inputs=["previous:u"])
+
+
+def test_each_numbered_file_has_its_row(tmp_path):
+    """Of the table, or that of its first file; a column of times comes before the numbers."""
+    write_numbered(tmp_path, "wave")
+    (tmp_path / "cases.csv").write_text("file,mu,time\nwave_1,0,.1\nwave_5,10,.2\nwave_10,20,.3\n")
+    options = {"numbered": True, "parameters": ["mu", "time"]}
+    found = [s.parameters.tolist() for s in dataset(tmp_path, **options)]
+    assert found == [[0, 0.1], [10, 0.2], [20, 0.3]]
+    with pytest.raises(MeshError, match="a parameter changes along the trajectory"):
+        dataset(tmp_path, numbered=True, parameters=["mu"], trajectory=True)
+    data = dataset(tmp_path, numbered=True, trajectory=True)
+    assert data[0].source.points[:, 2].unique().numpy() == pytest.approx(np.array([0.5, 1, 1.5]))
+    (tmp_path / "cases.csv").write_text("file,mu\nwave_1,3\n")
+    found = [s.parameters.tolist() for s in dataset(tmp_path, **options)]
+    assert found == [[3, 1], [3, 5], [3, 10]]
+    data = dataset(tmp_path, numbered=True, parameters=["mu"], inputs=["previous:u"])
+    assert [s.parameters.tolist() for s in data] == [[3], [3]]
+
+
+def test_a_file_without_a_case_is_named(tmp_path):
+    write_run(tmp_path / "long.pvd")
+    write_run(tmp_path / "short.pvd", times=(0.0, 1.0))
+    with pytest.raises(MeshError, match=r"short\.pvd: none of its 2 steps are in steps '3:'"):
+        dataset(tmp_path, steps="3:")
+    write_mesh(tmp_path / "alone.vtu", snapshot(0.0))
+    with pytest.raises(MeshError, match=r"alone\.vtu: there is no step with one before it"):
+        dataset(tmp_path, inputs=["previous:u"])
+
+
+def test_two_files_of_one_number(tmp_path):
+    for name in ("a_1", "a_01"):
+        write_mesh(tmp_path / f"{name}.vtu", snapshot(0.0))
+    with pytest.raises(MeshError, match=r"a_01\.vtu, a_1\.vtu have one number, 1"):
+        dataset(tmp_path, numbered=True)
+
+
+def test_no_step_to_predict_from(runs):
+    data = MeshDataset(runs, inputs=["previous:u"], outputs=["u"], progress=False)
+    model = tiny_model(data.dim, data.in_channels, data.out_channels)
+    surrogate = fit(model, data, epochs=1, progress=False)
+    (member,) = [path for path in runs.iterdir() if path.name == "run0_0002.vtu"]
+    with pytest.raises(MeshError, match=r"run0_0002\.vtu: there is no step with one before it"):
+        surrogate.predict(member)
+    with pytest.raises(ValueError, match="expected meshes, or the paths of their files"):
+        surrogate.predict([member, snapshot(0.0)])
+
+
+def test_a_repeated_time_is_refused(tmp_path, run):
+    text = run.read_text()
+    again = '<DataSet timestep="0.0" file="run_0001.vtu" /></Collection>'
+    run.write_text(text.replace("</Collection>", again))
+    with pytest.raises(MeshError, match=r"run\.pvd: .*time 0 is there twice as part 0"):
+        dataset(run)
+    run.write_text(text.replace("</Collection>", again.replace("file=", 'part="1" file=')))
+    assert sum(map(len, read_mesh(run, step=0).cells)) == 64
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_predict_writes_over_nothing(runs, tmp_path, capsys, listed):
+    """Neither over what it reads, nor, unasked, over what is there."""
+    folder = tmp_path / "data"
+    write_run(folder / "wave.pvd")
+    data = MeshDataset(folder, outputs=["u"], progress=False)
+    model = tiny_model(data.dim, data.in_channels, data.out_channels)
+    fit(model, data, out=tmp_path / "run", epochs=1, progress=False)
+    before = [path.read_bytes() for path in sorted(folder.iterdir())]
+    meshes = ["wave.pvd"] if listed else [f"wave_000{k}.vtu" for k in range(4)]
+    arguments = ["predict", str(tmp_path / "run"), *(str(folder / name) for name in meshes)]
+    if not listed:
+        (folder / "wave.pvd").unlink()
+        before = before[1:]
+    for more in ([], ["--overwrite"]):
+        assert main([*arguments, "-o", str(folder / "wave.pvd"), *more]) == 2
+        assert "is the input itself" in capsys.readouterr().err
+    assert [path.read_bytes() for path in sorted(folder.iterdir())] == before
+    out = tmp_path / "out.pvd"
+    assert main([*arguments, "-o", str(out)]) == 0
+    assert read_times(out) == (list(TIMES) if listed else [0, 1, 2, 3])
+    out.unlink()
+    assert main([*arguments, "-o", str(out)]) == 2
+    assert "out_0000.vtu is there already: --overwrite" in capsys.readouterr().err
+    assert main([*arguments, "-o", str(out), "--overwrite"]) == 0
+    assert main([*arguments, "-o", str(tmp_path / "out.vtu")]) == 2
+    assert "a time series is written as .pvd" in capsys.readouterr().err
+    single = [arguments[0], arguments[1], str(folder / "wave_0001.vtu")]
+    assert main([*single, "-o", str(tmp_path / "single.pvd")]) == 2
+    assert ".pvd is for a time series" in capsys.readouterr().err

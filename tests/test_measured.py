@@ -12,6 +12,7 @@ from cases import on_edge, square, tiny_model
 from tolerances import ROUNDING, difference
 
 from opformer import Domain, MeshDataset, MeshError, fit, load, read_mesh, write_mesh
+from opformer import measured as measured_module
 from opformer.quadrature import point_weights
 
 TIGHT = ROUNDING[torch.float64]
@@ -83,7 +84,7 @@ def test_a_load_lives_on_its_part(tmp_path):
     assert float(integral) == pytest.approx(1.5, rel=TIGHT)  # ∫ 1 + y over the inlet
     other = read_mesh(tmp_path / "a.vtu")
     other.point_data["load"][:] = 1.0
-    with pytest.raises(MeshError, match=r"'load' must be zero off the parts \['inlet'\], and is"):
+    with pytest.raises(MeshError, match=r"'load' must be zero off the parts inlet, and is not"):
         data.layout.read(other)
 
 
@@ -188,9 +189,11 @@ def test_points_need_a_measure(tmp_path):
     cloud(tmp_path / "a.npz")
     with pytest.raises(MeshError, match=r"a\.npz: the file has points and no cells.*--weights"):
         dataset(tmp_path)
-    for weights in ("nearest", "knn:x", "knn:7"):
-        with pytest.raises(MeshError, match=rf"a\.npz: weights '{weights}'.*point fields: g"):
+    for weights in ("nearest", "knn:x"):
+        with pytest.raises(MeshError, match=rf"a\.npz: weights '{weights}': neither .*\['g'\]"):
             dataset(tmp_path, weights=weights)
+    with pytest.raises(MeshError, match=r"a\.npz: weights 'knn:7': dim must be between 1 and 2"):
+        dataset(tmp_path, weights="knn:7")
     with pytest.raises(MeshError, match="points without cells have no cells to live at"):
         dataset(tmp_path, weights="knn", at="cells")
 
@@ -274,3 +277,62 @@ def test_seams_are_no_boundary_where_points_are_merged(tmp_path):
     assert np.array_equal(values[25:], values[seam])
     merged = Domain(one[0].inside.points[:25], one[0].inside.weights[:25])
     assert difference(surrogate.predict(mesh, target=merged), values[:25]) < 1e-5  # in float32
+
+
+@pytest.mark.parametrize("named", ["weights", "mass"])
+def test_weights_of_points_that_are_merged_add_up(tmp_path, named):
+    x = np.array([[0, 0], [1, 0], [1, 0], [2, 1], [0, 1.0]])
+    w = np.array([1, 1, 3, 1, 1.0])
+    np.savez(tmp_path / "a.npz", points=x, g=x[:, 0], **{named: w})
+    data = dataset(tmp_path, merged=True, weights="" if named == "weights" else named)
+    assert data[0].source.weights.tolist() == [1, 4, 1, 1]
+
+
+def test_a_part_of_bare_points_has_their_weights(tmp_path):
+    x = np.random.default_rng(0).random((200, 2)) ** [2, 1]
+    inside = (x[:, 0] < 0.5).astype(float)
+    np.savez(tmp_path / "a.npz", points=x, g=x[:, 0], inside=inside)
+    sample = dataset(tmp_path, weights="voronoi", parts=["inside"])[0]
+    weights = sample.source.weights
+    expected = weights[sample.part == 0][torch.from_numpy(inside) == 1]
+    assert difference(weights[sample.part == 1] / weights[sample.part == 1].sum(),
+                      expected / expected.sum()) < TIGHT  # fmt: skip
+
+
+def test_points_in_no_vertex_are_refused(tmp_path):
+    x = np.random.default_rng(0).random((10, 2))
+    u = np.where(np.arange(10) == 9, np.nan, 1.0)
+    np.savez(tmp_path / "a.npz", points=x, point_data_g=u, cells_vertex=np.arange(5)[:, None])
+    with pytest.raises(MeshError, match=r"a\.npz: 5 points are in no cell .*\(first 5\)"):
+        dataset(tmp_path, weights="voronoi")
+
+
+def test_a_cell_parameter_beside_weights_at_the_points(tmp_path):
+    mesh = square(3)
+    mesh.point_data = {"g": mesh.points[:, 0], "w": mesh.points[:, 1] + 1}
+    mesh.cell_data = {"rho": [np.full(18, 7.0)]}
+    mesh.write(tmp_path / "a.vtu")
+    sample = dataset(tmp_path, weights="w", parameters=["rho"], parts=())[0]
+    assert sample.parameters.tolist() == [7.0]
+
+
+def test_fields_of_the_geometry_are_computed_once(tmp_path, monkeypatch):
+    for name in "abc":
+        channel(tmp_path / f"{name}.vtu")
+    calls = []
+    function = measured_module.derived_field
+    monkeypatch.setattr(
+        measured_module, "derived_field", lambda *args: calls.append(args[1:]) or function(*args)
+    )
+    dataset(tmp_path, inputs=["distance:boundary", "normal:boundary"])
+    assert len(calls) == 6
+
+
+def test_orphans_bend_no_flat_axis(tmp_path):
+    mesh = square(3)
+    points = np.vstack([mesh.points, [0.5, 0.5, 9.0]])
+    orphan = meshio.Mesh(points, mesh.cells, point_data={"g": points[:, 0]})
+    orphan.write(tmp_path / "a.vtu")
+    data = dataset(tmp_path)
+    assert data.layout.axes == [0, 1]
+    assert data[0].inside.total == pytest.approx(1)

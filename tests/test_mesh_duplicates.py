@@ -174,3 +174,11 @@ def test_a_file_of_pieces(tmp_path):
     assert len(report.geometry.parts) == 1
     assert report.quality.duplicates == 0
     assert report.geometry.boundary == pytest.approx(4)
+
+
+def test_marks_that_are_floats_stay_marks():
+    points = np.array([[0.0, 0], [1, 0], [0, 1], [1, 0], [1, 1], [0, 1]])
+    cells = [("triangle", np.array([[0, 1, 2], [3, 4, 5]]))]
+    right = np.array([0.0, 0, 0, 1, 1, 0])
+    merged, _ = merge_points(meshio.Mesh(points, cells, point_data={"right": right}))
+    assert merged.point_data["right"].tolist() == [0, 1, 0, 1]

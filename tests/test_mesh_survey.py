@@ -677,3 +677,28 @@ def test_points_without_cells_are_proposed_with_a_rule(tmp_path, own):
     data = runs(report)
     assert data.layout.outputs == {"g": 1}
     assert "weights" not in data.layout.inputs
+
+
+def test_a_closed_surface_of_points_is_proposed_with_its_dimension(tmp_path):
+    for k in range(2):
+        x = np.random.default_rng(k).normal(size=(200, 3))
+        x /= np.linalg.norm(x, axis=1)[:, None]
+        np.savez(tmp_path / f"{k}.npz", points=x, g=(k + 1) * x[:, 0])
+    report = survey_folder(tmp_path)
+    assert "--weights knn:2" in report.proposal.command
+    total = runs(report)[0].source.total
+    assert float(total) == pytest.approx(4 * np.pi, rel=0.15)  # of 200 random points
+
+
+def test_polyhedra_of_several_forms_are_told_apart(tmp_path):
+    """Cells of which each has another number of faces: their digest is that of their arrays."""
+    pytest.importorskip("pyvista")
+    tetra = [[0, 2, 1], [0, 1, 3], [1, 2, 3], [2, 0, 3]]
+    wedge = [[0, 2, 1], [3, 4, 5], [0, 1, 4, 3], [1, 2, 5, 4], [2, 0, 3, 5]]
+    points = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1.0]])
+    for k, faces in enumerate((tetra, wedge)):
+        used = points[: 4 if k == 0 else 6]
+        mesh = meshio.Mesh(used, [("polyhedron", [faces])], point_data={"T": used[:, 0] + k})
+        write_mesh(tmp_path / f"{k}.vtu", mesh)
+    report = survey_folder(tmp_path)
+    assert (report.unreadable, report.meshes, len(report.cases)) == ({}, 2, 2)

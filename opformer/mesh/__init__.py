@@ -5,7 +5,7 @@ points or at the cells, `inspect_path` says what is there, in a file or in a fol
 is a `meshio.Mesh`.
 """
 
-from opformer.mesh.collection import check_writable_series, write_series
+from opformer.mesh.collection import check_writable_series, series_files, write_series
 from opformer.mesh.derived import derived_field, is_derived
 from opformer.mesh.duplicates import merge_points
 from opformer.mesh.fields import (
@@ -17,10 +17,11 @@ from opformer.mesh.fields import (
     field_values,
     flat_axes,
     read_field,
+    same_cells,
     top_cells,
     with_fields,
 )
-from opformer.mesh.folder import mesh_files
+from opformer.mesh.folder import listed_files, mesh_files
 from opformer.mesh.parts import part_cells, part_names, part_weights
 from opformer.mesh.read import is_mesh_file, read_mesh, read_times, steps_of
 from opformer.mesh.report import MeshReport, inspect_mesh
@@ -44,6 +45,7 @@ __all__ = [
     "inspect_path",
     "is_derived",
     "is_mesh_file",
+    "listed_files",
     "merge_points",
     "mesh_files",
     "part_cells",
@@ -52,6 +54,8 @@ __all__ = [
     "read_field",
     "read_mesh",
     "read_times",
+    "same_cells",
+    "series_files",
     "steps_of",
     "survey_folder",
     "top_cells",

@@ -13,7 +13,7 @@ from opformer._files import replacing
 from opformer.errors import MeshError
 from opformer.mesh.write import check_writable, write_mesh
 
-__all__ = ["check_writable_series", "write_series"]
+__all__ = ["check_writable_series", "series_files", "write_series"]
 
 
 def check_writable_series(path: str | PathLike[str]) -> Path:
@@ -29,6 +29,13 @@ def check_writable_series(path: str | PathLike[str]) -> Path:
         raise MeshError(f"{path}: a time series is written as .pvd, with a .vtu file for each step")
     check_writable(path.with_suffix(".vtu"))
     return path
+
+
+def series_files(path: str | PathLike[str], count: int) -> list[Path]:
+    """The files that a series of ``count`` steps is written into: the steps, and the list."""
+    path = Path(path)
+    steps = [path.with_name(f"{path.stem}_{step:04d}.vtu") for step in range(count)]
+    return [*steps, path]
 
 
 def write_series(
@@ -48,8 +55,8 @@ def write_series(
         raise MeshError(f"{path}: {len(meshes)} meshes for {len(times)} times")
     root = ElementTree.Element("VTKFile", type="Collection", version="0.1")
     collection = ElementTree.SubElement(root, "Collection")
-    for step, (mesh, time) in enumerate(zip(meshes, times, strict=True)):
-        file = path.with_name(f"{path.stem}_{step:04d}.vtu")
+    files = series_files(path, len(meshes))[:-1]
+    for file, mesh, time in zip(files, meshes, times, strict=True):
         write_mesh(file, mesh)
         ElementTree.SubElement(collection, "DataSet", timestep=repr(float(time)), file=file.name)
     with replacing(path) as temporary:

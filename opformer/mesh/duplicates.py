@@ -112,9 +112,10 @@ def _shares(weights: np.ndarray, index: np.ndarray) -> np.ndarray:
 def _merged(
     field: np.ndarray, index: np.ndarray, first: np.ndarray, share: np.ndarray
 ) -> np.ndarray:
-    if field.dtype.kind in "biu":
+    marks = np.isin(field, (0, 1)).all()
+    if marks or field.dtype.kind in "biu":
         merged = field[first]
-        if np.isin(field, (0, 1)).all():
+        if marks:  # a part keeps all its points
             np.maximum.at(merged, index, field)
         return merged
     rows = field.reshape(len(field), -1)

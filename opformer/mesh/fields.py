@@ -12,13 +12,14 @@ all blocks of them one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import meshio
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csc_array
 
+from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
 from opformer.quadrature import boundary, flat_axes, lumping, node_weights, top_blocks
 
@@ -33,6 +34,7 @@ __all__ = [
     "field_values",
     "flat_axes",
     "read_field",
+    "same_cells",
     "top_cells",
     "with_fields",
 ]
@@ -51,6 +53,19 @@ def top_cells(mesh: meshio.Mesh) -> list[tuple[str, np.ndarray]]:
     """Return the blocks of the top dimension, the ones that carry the measure."""
     everything = blocks(mesh)
     return [everything[k] for k in top_blocks(everything)]
+
+
+def same_cells(mesh: meshio.Mesh, other: meshio.Mesh) -> bool:
+    """Whether two meshes have the same cells of the same points, in the same order."""
+
+    def alike(a: Any, b: Any) -> bool:
+        if isinstance(a, Polyhedra) and isinstance(b, Polyhedra):
+            return all(np.array_equal(vars(a)[name], vars(b)[name]) for name in vars(a))
+        return type(a) is type(b) and np.array_equal(a, b)
+
+    return [block.type for block in mesh.cells] == [block.type for block in other.cells] and all(
+        alike(a.data, b.data) for a, b in zip(mesh.cells, other.cells, strict=True)
+    )
 
 
 def boundary_weights(mesh: meshio.Mesh) -> np.ndarray:

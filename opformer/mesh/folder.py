@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opformer.mesh.read import is_mesh_file
 
-__all__ = ["mesh_files"]
+__all__ = ["listed_files", "mesh_files"]
 
 _LISTS = {".pvd", ".series", ".pvtu", ".pvtp", ".pvti", ".pvts", ".pvtr", ".vtm", ".vtmb"}
 _ENTRY = re.compile(r"""\b(?:file|Source)\s*=\s*["']([^"']+)|"name"\s*:\s*"([^"]+)""")
@@ -23,11 +23,12 @@ def mesh_files(folder: str | PathLike[str]) -> list[Path]:
     folder refers, is left out: it is read with that one.
     """
     files = sorted(path for path in Path(folder).iterdir() if is_mesh_file(path))
-    members = {member for path in files for member in _members(path)}
+    members = {member for path in files for member in listed_files(path)}
     return [path for path in files if path.resolve() not in members]
 
 
-def _members(path: Path) -> Iterator[Path]:
+def listed_files(path: Path) -> Iterator[Path]:
+    """The files that a list of files, a ``.pvd`` for instance, refers to; none of another file."""
     if path.suffix.lower() in _LISTS:
         for entry in _ENTRY.findall(path.read_text(encoding="utf-8", errors="replace")):
             yield (path.parent / unescape("".join(entry))).resolve()

@@ -11,6 +11,7 @@ bad in half of them or more is left out. Columns of a table beside the files are
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +21,6 @@ __all__ = ["Proposal", "propose"]
 
 SHOWN = 10  # files to be set aside
 _WEIGHTS = "weights"  # the point field that measures bare points by itself
-_RULES = {1: "interval", 2: "voronoi", 3: "voronoi"}  # by the dimension that bare points span
 _POINTS = (
     "Points without cells need a rule for their weights: voronoi if they fill a region;\n"
     "of a curve or a surface in space take knn:1 or knn:2."
@@ -101,6 +101,8 @@ def propose(
     count = len(cases)
     series = any(case.step is not None for case in cases)
     bare = bool(cases) and all(case.report.intrinsic == 0 for case in cases)
+    if bare:  # a field of this name is their measure
+        fields = [summary for summary in fields if summary.name != _WEIGHTS]
     by_name: dict[str, list[FieldSummary]] = {}
     for summary in sorted(fields, key=lambda f: f.location == "cells"):  # a fit prefers the points
         by_name.setdefault(summary.name, []).append(summary)
@@ -117,16 +119,15 @@ def propose(
             ("parameter", "boundary", "label", "varying")}  # fmt: skip
     given = used["boundary"] + used["label"]
     undecided = used["varying"] or given
-    weights = _WEIGHTS if bare and _WEIGHTS in kinds else ""
-    undecided = [name for name in undecided if name != weights]
     output = max(undecided, key=lambda name: by_name[name][0].variation, default=None)
-    inputs = [name for name in given + used["varying"] if name not in (output, weights)]
+    inputs = [name for name in given + used["varying"] if name != output]
     names = [*inputs, *([output] if output else []), *used["parameter"]]
     parameters = [*used["parameter"], *(name for name in columns if name not in kinds)]
     if series and output:
         inputs = [*given, *(f"first:{n}" for n in used["varying"] if n in (output, *inputs))]
         parameters = list(dict.fromkeys([*parameters, "time"]))
-    rule = "" if not bare or weights else _RULES.get(_spanned(cases), "knn")
+    rules = Counter(case.report.rule for case in cases) if bare else Counter()
+    rule = rules.most_common(1)[0][0] if rules else ""
     wrong = {
         file: f"field {name} is missing, NaN or of another shape"
         for name in names
@@ -142,10 +143,6 @@ def propose(
         hints=[*([_POINTS] if rule else []), *([_SERIES] if series else [])],
         command=_command(folder, inputs, output, parameters, rule) if output else "",
     )
-
-
-def _spanned(cases: Sequence[Case]) -> int:
-    return max(case.report.ambient - len(case.report.flat) for case in cases)
 
 
 def _bad_files(both: list[FieldSummary]) -> list[str]:

@@ -28,6 +28,7 @@ from opformer.quadrature import (
     CellReport,
     facet_sharing,
     node_weights,
+    suited_rule,
     weigh,
 )
 
@@ -70,6 +71,8 @@ class MeshReport:
     fields : list of FieldReport
     parts : dict of name to (dimension, measure)
         Sets of cells or points that may have a measure of their own.
+    rule : str
+        One that may suit points without cells and without weights; empty for all else.
     time : float, optional
         The time that the file says it belongs to.
     """
@@ -88,6 +91,7 @@ class MeshReport:
     geometry: GeometryReport
     fields: list[FieldReport] = field(default_factory=list)
     parts: dict[str, tuple[int, float]] = field(default_factory=dict)
+    rule: str = ""
     time: float | None = None
 
     @property
@@ -146,8 +150,8 @@ class MeshReport:
         found = [
             (q.inverted, f"{q.inverted} inverted cells (first {q.first_inverted})",
              "their nodes run the other way round; common, and harmless: the measure is positive"),
-            (not self.intrinsic, "points without cells",
-             "their measure is for you to name: --weights, if no field 'weights' holds it"),
+            (self.rule, "points without cells",
+             f"their measure is for you to name, maybe by --weights {self.rule}"),
             (lower, f"{' and '.join(lower)} cells do not count",
              f"only those of the highest dimension carry {self.unit}"),
             (self.flat and len(self.flat) < self.ambient, f"axis {flat} is flat",
@@ -219,7 +223,7 @@ def inspect_mesh(mesh: meshio.Mesh | str | PathLike[str]) -> MeshReport:
     """
     source = "mesh" if isinstance(mesh, meshio.Mesh) else str(mesh)
     mesh = mesh if isinstance(mesh, meshio.Mesh) else read_mesh(mesh)
-    with ThreadPoolExecutor() as pool:  # NumPy lets threads run at the same time
+    with ThreadPoolExecutor(max_workers=4) as pool:  # NumPy lets threads run at the same time
         facets = pool.submit(_facets, mesh)
         matrix, quality = weigh(mesh.points, blocks(mesh))
         measures: dict[Location, np.ndarray]
@@ -254,8 +258,14 @@ def inspect_mesh(mesh: meshio.Mesh | str | PathLike[str]) -> MeshReport:
         geometry=geometry,
         fields=fields,
         parts=part_measures(mesh),
+        rule=_rule(mesh),
         time=_time(mesh),
     )
+
+
+def _rule(mesh: meshio.Mesh) -> str:
+    bare = top_cells(mesh)[0][0] == "vertex" and "weights" not in mesh.point_data
+    return suited_rule(mesh.points) if bare else ""
 
 
 def _facets(mesh: meshio.Mesh) -> tuple[Sharing, np.ndarray]:

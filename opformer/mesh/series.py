@@ -55,14 +55,22 @@ def choose(frames: list[Frame], step: int | None) -> Frame:
 
 
 def pvd_frames(path: Path, read: Callable[[Path], meshio.Mesh]) -> list[Frame]:
-    """The steps of a ParaView collection; the parts of a step become one mesh."""
-    parts: dict[float, list[Path]] = {}
+    """The steps of a ParaView collection; the parts of a step become one mesh.
+
+    The same part twice at one time, as after a restart, would count twice.
+    """
+    parts: dict[float, dict[tuple[str, str], Path]] = {}
     for entry in ElementTree.parse(path).iterfind("Collection/DataSet"):
-        file = path.parent / (entry.get("file") or "")
-        parts.setdefault(float(entry.get("timestep") or 0), []).append(file)
+        time, part = float(entry.get("timestep") or 0), entry.get("part") or "0"
+        files = parts.setdefault(time, {})
+        if (key := (part, entry.get("group") or "")) in files:
+            raise MeshError(
+                f"time {time:g} is there twice as part {part}: leave one out, or number the parts"
+            )
+        files[key] = path.parent / (entry.get("file") or "")
     if not parts:
         raise MeshError("the collection is empty")
-    return [_joined(time, files, read) for time, files in parts.items()]
+    return [_joined(time, list(files.values()), read) for time, files in parts.items()]
 
 
 def list_frames(path: Path, read: Callable[[Path], meshio.Mesh]) -> list[Frame]:

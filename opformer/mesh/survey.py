@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
+from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
 from opformer.mesh.comparison import (
     Case,
@@ -204,10 +205,14 @@ def _files(folder: Path) -> list[Path]:
 
 def _cases(path: Path) -> Iterator[Case]:
     """The mesh of a file, or those of the steps of a time series, one after the other."""
-    return (_case(path, step) for step in steps_of(path))
+    content = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            content.update(block)
+    return (_case(path, step, content.hexdigest()) for step in steps_of(path))
 
 
-def _case(path: Path, step: int | None) -> Case:
+def _case(path: Path, step: int | None, content: str) -> Case:
     mesh = read_mesh(path, step=step)
     on_mesh = _digest([("points", mesh.points), *((c.type, c.data) for c in mesh.cells)])
     parts = [(f"points {name}", data) for name, data in sorted(mesh.point_data.items())]
@@ -218,7 +223,7 @@ def _case(path: Path, step: int | None) -> Case:
         report=inspect_mesh(mesh),
         mesh_digest=on_mesh,
         digest=on_mesh + _digest(parts),
-        file_digest=hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() + f" {step}",
+        file_digest=f"{content} {step}",
     )
 
 
@@ -238,6 +243,9 @@ def _digest(arrays: Iterable[tuple[str, Any]]) -> str:
     """Digest of named arrays, the same for numbers of any type of the same value."""
     total = hashlib.blake2b(digest_size=16)
     for name, array in arrays:
+        if isinstance(array, Polyhedra):
+            total.update(_digest((f"{name} {part}", a) for part, a in vars(array).items()).encode())
+            continue
         array = np.asarray(array)
         values = array.astype(np.float64) if array.dtype.kind in "biuf" else array.astype(str)
         total.update(f"{name} {array.shape}".encode())
