@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cases import line, on_edge, smoothed, square, write_folder, write_square
+from reading import boundary_weights
 from tolerances import difference
 from torch.utils.data import DataLoader
 
@@ -28,7 +29,6 @@ from opformer import (
 )
 from opformer import cases as cases_module
 from opformer import measured as measured_module
-from opformer.mesh import boundary_weights
 from opformer.mesh import fields as fields_module
 from opformer.mesh import parts as parts_module
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from cases import on_edge, square
+from reading import boundary_weights
 from tolerances import ROUNDING, difference
 
 from opformer._cells import TOPOLOGICAL_DIMENSION, reference_cell
 from opformer.errors import MeshError
 from opformer.mesh import (
     blocks,
-    boundary_weights,
     derived_field,
     is_derived,
     part_weights,

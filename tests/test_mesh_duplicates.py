@@ -6,10 +6,11 @@ import meshio
 import numpy as np
 import pytest
 from cases import square
+from reading import boundary_weights
 
 from opformer import MeshError
 from opformer._polyhedra import Polyhedra
-from opformer.mesh import blocks, boundary_weights, inspect_mesh, merge_points, read_mesh
+from opformer.mesh import blocks, inspect_mesh, merge_points, read_mesh
 from opformer.quadrature import cell_report, node_weights
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import meshio
 import numpy as np
 import pytest
-from reading import measure, refusal
+from reading import boundary_weights, measure, refusal
 
 from opformer._cells import reference_cell
 from opformer.errors import MeshError
-from opformer.mesh import boundary_weights, is_mesh_file, mesh_files, read_mesh
+from opformer.mesh import is_mesh_file, mesh_files, read_mesh
 from opformer.mesh import vtk as reader
 from opformer.mesh.vtk_cells import cells_from_vtk
 

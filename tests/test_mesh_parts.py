@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from cases import on_edge, square
+from reading import boundary_weights
 from tolerances import ROUNDING, difference
 
 from opformer.errors import MeshError
 from opformer.mesh import (
-    boundary_weights,
     part_cells,
     part_names,
     part_weights,

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import meshio
 import numpy as np
 import pytest
-from reading import measure, refusal
+from reading import boundary_weights, measure, refusal
 
 from opformer.errors import MeshError
-from opformer.mesh import blocks, boundary_weights, read_mesh, read_times
+from opformer.mesh import blocks, read_mesh, read_times
 from opformer.mesh import vtk as reader
 from opformer.quadrature import cell_report
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reading import measure, refusal
+from reading import boundary_weights, measure, refusal
 
-from opformer.mesh import boundary_weights, read_mesh
+from opformer.mesh import read_mesh
 
 ZONES = """TITLE = "two zones"
 # a comment

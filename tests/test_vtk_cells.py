@@ -7,12 +7,12 @@ from math import sqrt
 import meshio
 import numpy as np
 import pytest
-from reading import measure, refusal
+from reading import boundary_weights, measure, refusal
 
 from opformer._lagrange import LAGRANGE, lagrange_nodes
 from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
-from opformer.mesh import blocks, boundary_weights, read_mesh, write_mesh
+from opformer.mesh import blocks, read_mesh, write_mesh
 from opformer.mesh.merge import merge
 from opformer.mesh.vtk_cells import cells_from_vtk, swapped_edges
 from opformer.quadrature import cell_report, cell_weights

@@ -11,7 +11,6 @@ from opformer.mesh.duplicates import merge_points
 from opformer.mesh.fields import (
     Location,
     blocks,
-    boundary_weights,
     field_location,
     field_names,
     field_values,
@@ -33,7 +32,6 @@ __all__ = [
     "Location",
     "MeshReport",
     "blocks",
-    "boundary_weights",
     "check_writable",
     "check_writable_series",
     "derived_field",

@@ -17,8 +17,8 @@ from opformer.mesh.fields import Location
 from opformer.mesh.report import MEASURE, MeshReport
 
 __all__ = [
-    "Case",
     "FieldSummary",
+    "Inspected",
     "copies",
     "differences",
     "distinct_meshes",
@@ -33,7 +33,7 @@ FEW = 5  # files below which no value stands out, and the number of files named 
 
 
 @dataclass(frozen=True)
-class Case:
+class Inspected:
     """A mesh: its file, its report, and digests of the mesh, of mesh and fields, of the bytes.
 
     ``file`` is the name, with "step k" after it for a step of a time series.
@@ -82,7 +82,7 @@ class FieldSummary:
     bad_files: list[str]
 
 
-def summarize(cases: Sequence[Case]) -> list[FieldSummary]:
+def summarize(cases: Sequence[Inspected]) -> list[FieldSummary]:
     """Each field over all files, in the order in which they turn up."""
     files = [case.file for case in cases]
     parts = {name for case in cases for name in case.report.parts}
@@ -91,7 +91,7 @@ def summarize(cases: Sequence[Case]) -> list[FieldSummary]:
     return [replace(f, kind="part") if f.kind == "fixed" and f.name in parts else f for f in fields]
 
 
-def list_parts(cases: Sequence[Case]) -> list[str]:
+def list_parts(cases: Sequence[Inspected]) -> list[str]:
     """The parts that may have a measure of their own, with its range over the files."""
     found: dict[str, list[tuple[int, float]]] = {}
     for case in cases:
@@ -106,7 +106,7 @@ def list_parts(cases: Sequence[Case]) -> list[str]:
     return lines
 
 
-def differences(cases: Sequence[Case]) -> list[str]:
+def differences(cases: Sequence[Inspected]) -> list[str]:
     """What is not the same in all files, and where it first is otherwise."""
     reports = {case.file: case.report for case in cases}
     lines = [
@@ -136,7 +136,7 @@ def differences(cases: Sequence[Case]) -> list[str]:
     return lines
 
 
-def oddities(cases: Sequence[Case]) -> list[str]:
+def oddities(cases: Sequence[Inspected]) -> list[str]:
     """What is NaN, of a doubtful unit, or far from the other files, with the file's name."""
     extents = {case.file: case.report.geometry.extent for case in cases}
     lines, strange = _units("extent", extents, "is one in mm, the other in m?")
@@ -160,9 +160,9 @@ def oddities(cases: Sequence[Case]) -> list[str]:
     return lines + own[:FEW] + more
 
 
-def copies(cases: Sequence[Case]) -> list[str]:
+def copies(cases: Sequence[Inspected]) -> list[str]:
     """Files that hold the same mesh and the same fields."""
-    groups: dict[str, list[Case]] = defaultdict(list)
+    groups: dict[str, list[Inspected]] = defaultdict(list)
     for case in cases:
         groups[case.digest].append(case)
     return [
@@ -173,12 +173,12 @@ def copies(cases: Sequence[Case]) -> list[str]:
     ]
 
 
-def distinct_meshes(cases: Sequence[Case]) -> int:
+def distinct_meshes(cases: Sequence[Inspected]) -> int:
     """How many different meshes there are, whatever their fields."""
     return len({case.mesh_digest for case in cases})
 
 
-def _fields(cases: Sequence[Case]) -> dict[tuple[str, Location], dict[str, FieldReport]]:
+def _fields(cases: Sequence[Inspected]) -> dict[tuple[str, Location], dict[str, FieldReport]]:
     """For each name and location the reports by file."""
     found: dict[tuple[str, Location], dict[str, FieldReport]] = {}
     for case in cases:

@@ -12,8 +12,7 @@ import meshio
 import numpy as np
 
 from opformer.errors import MeshError
-from opformer.mesh.fields import Location, blocks, read_field
-from opformer.quadrature import top_blocks
+from opformer.mesh.fields import Location, field_values, read_field
 
 __all__ = ["FieldReport", "report_field"]
 
@@ -126,9 +125,10 @@ def report_field(
     mesh: meshio.Mesh, name: str, location: Location, weights: np.ndarray, inside: np.ndarray
 ) -> FieldReport:
     """Report one field, given the measure where it lives and the mask of the points off Γ."""
-    values = _values(mesh, name, location, len(weights))
-    if values is None:
-        return FieldReport(name, location, problem=_problem(mesh, name, location))
+    try:
+        values = field_values(mesh, name, location)
+    except MeshError as error:
+        return FieldReport(name, location, problem=str(error))
     finite = np.isfinite(values)
     bad = np.empty(0, int) if finite.all() else np.flatnonzero(~finite.all(axis=1))
     good, share = (np.delete(x, bad, axis=0) if len(bad) else x for x in (values, weights))
@@ -160,18 +160,6 @@ def _problem(mesh: meshio.Mesh, name: str, location: Location) -> str:
     except MeshError as error:
         return str(error)
     return ""
-
-
-def _values(mesh: meshio.Mesh, name: str, location: Location, rows: int) -> np.ndarray | None:
-    """The values (rows, components) as they are, NaN included; None if they are no such thing."""
-    if location == "points":
-        parts = [np.asarray(mesh.point_data[name])]
-    else:
-        parts = [np.asarray(mesh.cell_data[name][k]) for k in top_blocks(blocks(mesh))]
-    same = len({part.shape[1:] for part in parts}) == 1
-    if not same or any(p.dtype.kind not in "biuf" for p in parts) or sum(map(len, parts)) != rows:
-        return None
-    return np.concatenate(parts).astype(np.float64, copy=False).reshape(rows, -1)
 
 
 def _moments(values: np.ndarray, weights: np.ndarray) -> tuple[list[float], float]:

@@ -21,14 +21,13 @@ from scipy.sparse import csc_array
 
 from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
-from opformer.quadrature import boundary, flat_axes, lumping, node_weights, top_blocks
+from opformer.quadrature import flat_axes, lumping, top_blocks
 
 __all__ = [
     "CellData",
     "Location",
     "PointData",
     "blocks",
-    "boundary_weights",
     "field_location",
     "field_names",
     "field_values",
@@ -66,12 +65,6 @@ def same_cells(mesh: meshio.Mesh, other: meshio.Mesh) -> bool:
     return [block.type for block in mesh.cells] == [block.type for block in other.cells] and all(
         alike(a.data, b.data) for a, b in zip(mesh.cells, other.cells, strict=True)
     )
-
-
-def boundary_weights(mesh: meshio.Mesh) -> np.ndarray:
-    """Return the measure of the boundary, lumped at the nodes of the mesh; zero inside."""
-    facets = boundary(blocks(mesh))
-    return node_weights(mesh.points, facets) if facets else np.zeros(len(mesh.points))
 
 
 def field_names(mesh: meshio.Mesh) -> tuple[list[str], list[str]]:
@@ -138,7 +131,7 @@ def field_values(mesh: meshio.Mesh, name: str, source: Location) -> np.ndarray:
         raise MeshError(f"field {name!r} must hold real numbers, got {parts[0].dtype}")
     if len({part.shape[1:] for part in parts}) > 1:
         raise MeshError(f"field {name!r} has another shape in each block of cells")
-    values = np.concatenate(parts).astype(np.float64)
+    values = np.concatenate(parts).astype(np.float64, copy=False)
     if len(values) != rows:
         raise MeshError(f"field {name!r} has {len(values)} rows for {rows} {source}")
     return values.reshape(rows, -1)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opformer.mesh.comparison import Case, FieldSummary
+from opformer.mesh.comparison import FieldSummary, Inspected
 
 __all__ = ["Proposal", "propose"]
 
@@ -90,7 +90,7 @@ class Proposal:
 def propose(
     folder: str,
     fields: Sequence[FieldSummary],
-    cases: Sequence[Case],
+    cases: Sequence[Inspected],
     unfit: Mapping[str, str],
     columns: Sequence[str] = (),
 ) -> Proposal:

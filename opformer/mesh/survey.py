@@ -20,8 +20,8 @@ from tqdm.auto import tqdm
 from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
 from opformer.mesh.comparison import (
-    Case,
     FieldSummary,
+    Inspected,
     copies,
     differences,
     distinct_meshes,
@@ -47,7 +47,7 @@ class FolderReport:
     ----------
     source : str
         The folder.
-    cases : list of Case
+    cases : list of Inspected
         File, report and digests of each file that can be read, in the order of their names.
     unreadable : dict of file to reason
     messages : list of str
@@ -63,7 +63,7 @@ class FolderReport:
     """
 
     source: str
-    cases: list[Case]
+    cases: list[Inspected]
     unreadable: dict[str, str]
     messages: list[str]
     meshes: int
@@ -162,7 +162,7 @@ def survey_folder(folder: str | PathLike[str], *, progress: bool = False) -> Fol
 
 
 def _survey(source: Path, files: list[Path], progress: bool) -> FolderReport:
-    cases: list[Case] = []
+    cases: list[Inspected] = []
     unreadable: dict[str, str] = {}
     messages: list[str] = []
     for path in tqdm(files, desc="inspecting", unit="file", disable=not progress, leave=False):
@@ -203,7 +203,7 @@ def _files(folder: Path) -> list[Path]:
     raise MeshError(f"{folder}: no mesh files in this folder{hint}")
 
 
-def _cases(path: Path) -> Iterator[Case]:
+def _cases(path: Path) -> Iterator[Inspected]:
     """The mesh of a file, or those of the steps of a time series, one after the other."""
     content = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
@@ -212,12 +212,12 @@ def _cases(path: Path) -> Iterator[Case]:
     return (_case(path, step, content.hexdigest()) for step in steps_of(path))
 
 
-def _case(path: Path, step: int | None, content: str) -> Case:
+def _case(path: Path, step: int | None, content: str) -> Inspected:
     mesh = read_mesh(path, step=step)
     on_mesh = _digest([("points", mesh.points), *((c.type, c.data) for c in mesh.cells)])
     parts = [(f"points {name}", data) for name, data in sorted(mesh.point_data.items())]
     parts += [(f"cells {n}", part) for n, data in sorted(mesh.cell_data.items()) for part in data]
-    return Case(
+    return Inspected(
         file=path.name if step is None else f"{path.name} step {step}",
         step=step,
         report=inspect_mesh(mesh),
@@ -227,7 +227,7 @@ def _case(path: Path, step: int | None, content: str) -> Case:
     )
 
 
-def _unfit(cases: list[Case]) -> dict[str, str]:
+def _unfit(cases: list[Inspected]) -> dict[str, str]:
     """Readable files that a fit would refuse, and why."""
     most = Counter(case.report.ambient for case in cases).most_common(1)
     reasons = {}

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from opformer.mesh.comparison import Case, FieldSummary
+from opformer.mesh.comparison import FieldSummary, Inspected
 
 __all__ = ["case_table", "field_table"]
 
 ROWS = 20  # up to which all files are listed
 
 
-def case_table(cases: list[Case]) -> list[str]:
+def case_table(cases: list[Inspected]) -> list[str]:
     """The files; of more than 20 the first, the last and the extremes."""
     if not cases:
         return []
@@ -53,7 +53,7 @@ def field_table(fields: list[FieldSummary], count: int) -> list[str]:
     return list(_aligned(rows)) if fields else []
 
 
-def _extremes(cases: list[Case]) -> dict[int, list[str]]:
+def _extremes(cases: list[Inspected]) -> dict[int, list[str]]:
     """Which files have the fewest and most points, the least and greatest measure."""
     marks: dict[int, list[str]] = {}
     sizes: dict[str, list[float]] = {
