@@ -74,6 +74,14 @@ def conclude(layout: Layout, findings: Sequence[Findings]) -> tuple[Layout, list
     notes = [f"input {name!r} is zero off {layout.where} and lives there alone" for name in names]
     if flat := ", ".join("xyz"[axis] for axis in coordinates if axis not in axes):
         notes.append(f"axis {flat} is flat in all {len(findings)} files and is left out")
+    extended = set().union(*(f.axes for f in findings))
+    some = [axis for axis in extended if any(axis not in f.axes for f in findings)]
+    if some:
+        flat_in = sum(not extended <= f.axes for f in findings)
+        notes.append(
+            f"axis {', '.join('xyz'[axis] for axis in some)} is flat in {flat_in} of "
+            f"{len(findings)} files, and is kept: look whether they lie in one plane"
+        )
     notes += [
         f"field {name!r} is moved to the {layout.at} by the measure"
         for name in {**layout.inputs, **layout.outputs}

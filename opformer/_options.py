@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 
-__all__ = ["add_data", "add_device", "add_evaluation", "add_prediction", "add_training"]
+__all__ = ["add_data", "add_device", "add_evaluation", "add_prediction", "add_training", "watched"]
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -86,14 +87,14 @@ def add_prediction(parser: argparse.ArgumentParser) -> None:
         "mesh",
         nargs="+",
         type=Path,
-        help="a mesh file with the input fields, a time series, or its numbered files",
+        help="a mesh file with the input fields, a time series or its numbered files, or a folder",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         required=True,
-        help=".vtu, .vtk or .xdmf; .pvd for a time series",
+        help=".vtu, .vtk or .xdmf; .pvd for a time series; a folder for a folder",
     )
     parser.add_argument(
         "--overwrite",
@@ -116,6 +117,11 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     """Where to compute."""
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", type=device, default=default, help=f"[{default}]")
+
+
+def watched() -> bool:
+    """Bars are for a terminal; a log file gets a line for each epoch."""
+    return sys.stderr.isatty()
 
 
 def positive(text: str) -> int:

@@ -37,7 +37,7 @@ class Step:
     number : int, optional
         In the name of the file, if that makes it a step: its time, if nothing else tells it.
     earlier : dict of "first", "previous" to Step
-        In a time series, the first of the steps taken and the one before this.
+        Of a time series, its first step, and the one before this: a stride back if one is given.
     table : ParameterTable, optional
     """
 
@@ -200,17 +200,19 @@ def series_of(files: Sequence[Path], layout: Layout, *, together: bool = False) 
 def _taken(group: list[tuple[Path, int | None]], layout: Layout) -> list[Step]:
     first = group[0][0]
     series = [Step(file, step, first, number) for file, number in group for step in steps_of(file)]
-    taken = series[_slice(layout.steps)] if len(series) > 1 else series
+    if len(series) == 1:
+        if layout.needs_previous:
+            raise MeshError(f"{first}: there is no step before it, which a previous: input needs")
+        return series
+    chosen = _slice(layout.steps)
+    stride, taken = abs(chosen.step or 1), []
+    for i in range(len(series))[chosen]:
+        before = {"previous": series[i - stride]} if i >= stride else {}
+        if before or not layout.needs_previous:
+            taken.append(replace(series[i], earlier={"first": series[0], **before}))
     if not taken:
         raise MeshError(f"{first}: none of its {len(series)} steps are in steps {layout.steps!r}")
-    if len(series) > 1:
-        taken = [
-            replace(step, earlier={"first": taken[0]} | ({"previous": taken[i - 1]} if i else {}))
-            for i, step in enumerate(taken)
-        ]
-    if layout.needs_previous and len(taken) == 1:
-        raise MeshError(f"{first}: there is no step with one before it, as a previous: input needs")
-    return taken[layout.needs_previous :]
+    return taken
 
 
 def _by_number(files: Sequence[Path]) -> list[list[tuple[Path, int | None]]]:

@@ -38,7 +38,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # from a damaged file torch raises about anything
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
+        raise ValueError(f"{path}: not a checkpoint, or damaged ({reason[:80]})") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise ValueError(f"{path}: not a checkpoint of opformer")
     if state["format"] > FORMAT:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -14,20 +15,20 @@ from typing import TypeAlias
 import torch
 
 from opformer import __version__, plotting
-from opformer._options import add_data, add_device, add_evaluation, add_prediction, add_training
-from opformer.cases import time_of
+from opformer._options import (
+    add_data,
+    add_device,
+    add_evaluation,
+    add_prediction,
+    add_training,
+    watched,
+)
+from opformer._prediction import predict
 from opformer.checkpoint import load_checkpoint
 from opformer.data import MeshDataset
 from opformer.evaluation import evaluate
 from opformer.mesh import (
-    check_writable,
-    check_writable_series,
-    field_names,
     inspect_path,
-    listed_files,
-    series_files,
-    write_mesh,
-    write_series,
 )
 from opformer.model import OperatorTransformer
 from opformer.surrogate import load
@@ -43,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     options = build_parser().parse_args(arguments)
     try:
-        options.action(options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+            options.action(options)
     except (ValueError, ImportError, OSError, FloatingPointError) as error:
         print(f"opformer {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -119,7 +123,7 @@ def _add_predict(commands: Commands) -> None:
     parser = _command(
         commands,
         "predict",
-        _predict,
+        predict,
         "Write the predicted fields beside those of a mesh file.",
         "opformer predict RUN new.vtu -o prediction.vtu",
     )
@@ -128,7 +132,7 @@ def _add_predict(commands: Commands) -> None:
 
 def _inspect(options: argparse.Namespace) -> None:
     for path in options.mesh:
-        print(inspect_path(path, progress=_watched()))
+        print(inspect_path(path, progress=watched()))
 
 
 def _fit(options: argparse.Namespace) -> None:
@@ -146,7 +150,7 @@ def _fit(options: argparse.Namespace) -> None:
         steps=options.steps,
         numbered=options.numbered,
         trajectory=options.trajectory,
-        progress=_watched(),
+        progress=watched(),
     )
     size = data[0].size
     cases = "1 case" if len(data) == 1 else f"{len(data)} cases"
@@ -175,8 +179,8 @@ def _fit(options: argparse.Namespace) -> None:
         samples_per_mesh=options.samples_per_mesh,
         seed=options.seed,
         device=options.device,
-        progress=_watched(),
-        report=None if _watched() else _print_epoch,
+        progress=watched(),
+        report=None if watched() else _print_epoch,
     )
     best = load_checkpoint(options.out / "best.pt")
     print(f"best validation error {best['best']:.4f} in epoch {best['epoch']} of {options.epochs}")
@@ -185,6 +189,8 @@ def _fit(options: argparse.Namespace) -> None:
 
 def _check_run(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Before the data are read: is there a run to resume, or one that must not be lost."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: --out is the folder of the run")
     if resume:
         load_checkpoint(out / "last.pt")
     elif not overwrite and any((out / name).exists() for name in ("last.pt", "best.pt")):
@@ -198,9 +204,13 @@ def _validation(options: argparse.Namespace, data: MeshDataset) -> float | MeshD
     try:
         return float(text)
     except ValueError:
-        return MeshDataset.from_layout(
-            text, data.layout, parameters_file=options.parameters_file, progress=_watched()
+        held = MeshDataset.from_layout(
+            text, data.layout, parameters_file=options.parameters_file, progress=watched()
         )
+    both = {path.resolve() for path in data.files} & {path.resolve() for path in held.files}
+    if both:
+        print(f"note: {len(both)} file(s) are trained on and validated with")
+    return held
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -212,7 +222,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         *options.data,
         parameters_file=options.parameters_file,
         uniform=not options.no_ablation,
-        progress=_watched(),
+        progress=watched(),
     )
     print(evaluation)
     evaluation.write_json(out / "evaluation.json")
@@ -224,52 +234,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     print(f"wrote evaluation.* to {out}")
 
 
-def _predict(options: argparse.Namespace) -> None:
-    output: Path = options.output
-    collection = output.suffix.lower() == ".pvd"
-    (check_writable_series if collection else check_writable)(output)
-    surrogate = load(options.run).to(options.device)
-    count = len(surrogate.steps(options.mesh))
-    several = count > 1 or surrogate.layout.trajectory
-    if several != collection:
-        what = "a time series is written as .pvd" if several else ".pvd is for a time series"
-        raise ValueError(f"{output}: {what}, and the input has {count} step(s)")
-    _check_output(series_files(output, count) if several else [output], options)
-    found = surrogate.predict(
-        options.mesh,
-        parameters=dict(options.parameter),
-        chunk=options.chunk,
-        overwrite=options.overwrite,
-        progress=_watched(),
-    )
-    if isinstance(found, list):
-        write_series(output, found, [time_of(mesh) for mesh in found])
-    else:
-        write_mesh(output, found)
-    mesh = found[0] if isinstance(found, list) else found
-    at_points, at_cells = (", ".join(names) or "none" for names in field_names(mesh))
-    print(f"wrote {output}: point fields {at_points}; cell fields {at_cells}")
-
-
-def _check_output(files: list[Path], options: argparse.Namespace) -> None:
-    """Nothing that is read is written over, and what is there only where that is wanted."""
-    read = {path.resolve() for mesh in options.mesh for path in (mesh, *listed_files(mesh))}
-    for file in files:
-        if file.resolve() in read:
-            raise ValueError(f"{file} is the input itself: name another file for the output")
-        if file.exists() and not options.overwrite:
-            raise ValueError(f"{file} is there already: --overwrite replaces it")
-
-
 def _remedy(options: argparse.Namespace) -> str:
     if options.command == "fit" and (options.out / "last.pt").exists():
         return "; the same command with --resume goes on after the last complete epoch"
     return ""
-
-
-def _watched() -> bool:
-    """Bars are for a terminal; a log file gets a line for each epoch."""
-    return sys.stderr.isatty()
 
 
 def _print_epoch(row: Mapping[str, float]) -> None:

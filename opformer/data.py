@@ -118,6 +118,8 @@ class MeshDataset(Dataset[Sample]):
             if cache:
                 gathered.append((samples, times))
         self.layout, self.notes = conclude(layout, findings)
+        if repeated := len(self.cases) - len({(c.path.resolve(), c.name) for c in self.cases}):
+            self.notes.append(f"{repeated} case(s) are given more than once")
         self._samples = []
         gathered.reverse()
         for case in self.cases if cache else ():
@@ -143,6 +145,12 @@ class MeshDataset(Dataset[Sample]):
 
     def __len__(self) -> int:
         return len(self.cases)
+
+    @property
+    def groups(self) -> list[int]:
+        """Which series, or file, each case belongs to: what a fit holds out as a whole."""
+        numbers: dict[Path, int] = {}
+        return [numbers.setdefault(case.steps[0].series, len(numbers)) for case in self.cases]
 
     def __repr__(self) -> str:
         names = {k: list(getattr(self.layout, k)) for k in ("inputs", "outputs", "parameters")}
@@ -196,6 +204,8 @@ def _check_names(names: dict[str, Sequence[str]]) -> None:
     for what, given in names.items():
         if isinstance(given, str):
             raise ValueError(f"{what} must be a list of names, got the string {given!r}")
+        if len(set(given)) < len(given):
+            raise ValueError(f"{what} name a field twice: {list(given)}")
     if both := sorted({*names["inputs"]} & {*names["outputs"]}):
         raise ValueError(
             f"{both} cannot be inputs and outputs at once; what is known at the first step of a "

@@ -32,7 +32,7 @@ from opformer.measured import MeasuredMesh, Parameters
 from opformer.mesh import Location, flat_axes, merge_points, with_fields
 from opformer.sample import Sample, over_time
 
-__all__ = ["Layout", "project"]
+__all__ = ["Layout", "as_components", "project"]
 
 
 @dataclass(frozen=True)
@@ -258,10 +258,19 @@ def project(domain: Domain, axes: list[int]) -> Domain:
     return Domain(domain.points[:, axes], domain.weights)
 
 
+def as_components(values: np.ndarray, components: int) -> np.ndarray:
+    """Vectors of two components as three, and back: formats and ParaView add a zero."""
+    if (values.shape[1], components) == (2, 3):
+        return np.pad(values, ((0, 0), (0, 1)))
+    if (values.shape[1], components) == (3, 2) and not values[:, 2].any():
+        return values[:, :2]
+    return values
+
+
 def _channels(mesh: MeasuredMesh, names: dict[str, int], at: Location) -> Tensor:
     parts = [np.zeros((mesh.domain(at).size, 0))]
     for name, components in names.items():
-        values = mesh.field(name, at)
+        values = as_components(mesh.field(name, at), components)
         if values.shape[1] != components:
             raise MeshError(
                 f"field {name!r} must have {components} component(s), got {values.shape[1]}"

@@ -24,6 +24,7 @@ from opformer.mesh import (
     field_location,
     field_names,
     is_derived,
+    is_lower_part,
     part_weights,
     read_field,
     top_cells,
@@ -94,20 +95,24 @@ class MeasuredMesh:
 
     def lives_at(self, name: str, at: Location) -> bool:
         """Whether a field is given, or can be computed, at this location."""
-        return name in field_names(self.mesh)[at == "cells"] or (
-            not self.holds(name) and is_derived(name)
-        )
+        return name in field_names(self.mesh)[at == "cells"] or self.is_computed(name)
 
     def field(self, name: str, at: Location) -> np.ndarray:
         """A field of the file, see :func:`opformer.mesh.read_field`, or one of its geometry.
 
-        The latter are those of :mod:`opformer.mesh.derived`: ``distance:boundary`` and the like.
+        The latter are those of :mod:`opformer.mesh.derived`: ``distance:boundary`` and the like. A
+        set of cells of a lower dimension, a wall of lines, is the indicator of its nodes.
         """
-        if self.holds(name) or not is_derived(name):
-            return read_field(self.mesh, name, at, matrix=self.lumping)
-        if (name, at) not in self._derived:
-            self._derived[name, at] = derived_field(self.mesh, name, at)
-        return self._derived[name, at]
+        if self.is_computed(name) and (name, at) not in self._derived:
+            asked = f"indicator:{name}" if self.holds(name) else name
+            self._derived[name, at] = derived_field(self.mesh, asked, at)
+        if (name, at) in self._derived:
+            return self._derived[name, at]
+        return read_field(self.mesh, name, at, matrix=self.lumping)
+
+    def is_computed(self, name: str) -> bool:
+        """Whether a field is made of the geometry: a derived one, or a set of lower cells."""
+        return is_lower_part(self.mesh, name) if self.holds(name) else is_derived(name)
 
     def parameter(self, name: str) -> np.ndarray:
         """A number, or several, of the whole case: a field that is constant, or data of the file.
@@ -122,8 +127,8 @@ class MeasuredMesh:
         try:
             at = field_location(self.mesh, name)
         except MeshError as error:
-            more = "nor is a number of the file, of a table, or a given one called so"
-            raise MeshError(f"{error}; {more}") from error
+            numbers = [*self.mesh.field_data, *self._given]
+            raise MeshError(f"{error}, numbers of the file or a table: {numbers}") from error
         measured = np.asarray(self.lumping.sum(axis=1 if at == "points" else 0)) > 0
         values = self.field(name, at)[measured]
         spread = np.ptp(values, axis=0).max(initial=0.0)
@@ -202,9 +207,11 @@ class MeasuredMesh:
 
     def _no_such_weights(self, at: Location) -> MeshError:
         known = field_names(self.mesh)[at == "cells"]
+        other = "cells" if at == "points" else "points"
+        there = f"; it is at the {other}: take at={other!r}" if self.holds(self._weights) else ""
         return MeshError(
             f"weights {self._weights!r}: there is no such field at the {at} (there are {known}), "
-            "and rules are for points without cells"
+            f"and rules are for points without cells{there}"
         )
 
     def _by_rule(self, how: str) -> np.ndarray:

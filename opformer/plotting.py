@@ -64,7 +64,8 @@ def plot_errors(evaluation: Evaluation, path: str | Path) -> None:
             ax.plot(plain, "s--", color=ORANGE, label="all weights equal")
             ax.legend(frameon=False)
         ax.set(title=name)
-        ax.set_ylim(bottom=0)
+        shown = [e for e in (*(e["relative_l2"] for e in errors), *plain) if e is not None]
+        ax.set_ylim(0, 1.1 * max(shown) or 1)
         ax.margins(x=0.15)
         ax.set_xticks(range(len(labels)), labels)
     axes[0, 0].set_ylabel("relative L²(μ) error")

@@ -49,6 +49,10 @@ class Sample:
     name: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("fields", "parameters", "outputs"):
+            values = getattr(self, name)
+            if isinstance(values, Tensor) and not values.is_floating_point():
+                object.__setattr__(self, name, values.double())
         n = self.source.weights.shape
         m = n if self.target is None else self.target.weights.shape
         for name, shape in (("fields", n), ("outputs", m)):

@@ -16,9 +16,10 @@ from opformer.cases import Step, series_of, time_of
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.config import build, describe
 from opformer.domain import Domain, as_target
-from opformer.layout import Layout
+from opformer.errors import MeshError
+from opformer.layout import Layout, as_components
 from opformer.measured import Parameters
-from opformer.mesh import field_values, merge_points, with_fields
+from opformer.mesh import merge_points, read_field, with_fields
 from opformer.sample import Sample
 from opformer.standardize import Standardizer
 
@@ -213,16 +214,24 @@ class Surrogate(nn.Module):
         at = self.layout.at
         if self.layout.merged and at == "points":
             y = y[torch.from_numpy(merge_points(mesh)[1]).to(y.device)]
-        taken = mesh.point_data if at == "points" else mesh.cell_data
         fields: dict[str, np.ndarray] = {}
         for name, part in self.layout.split(y.cpu()).items():
             values = part.numpy()
-            fields[f"{name}_predicted" if name in taken else name] = _arrows(values)
-            if name in taken and (truth := field_values(mesh, name, at)).shape == values.shape:
+            taken = name in mesh.point_data or name in mesh.cell_data
+            fields[f"{name}_predicted" if taken else name] = _arrows(values)
+            if taken and (truth := self._truth(mesh, name, values.shape[1])) is not None:
                 fields[f"{name}_error"] = _arrows(values - truth)
         if at == "points":
             return with_fields(mesh, point_data=fields, overwrite=overwrite)
         return with_fields(mesh, cell_data=fields, overwrite=overwrite)
+
+    def _truth(self, mesh: Any, name: str, components: int) -> np.ndarray | None:
+        """A field that the mesh has, where the predictions are; None if it is no such field."""
+        try:
+            truth = as_components(read_field(mesh, name, self.layout.at), components)
+        except MeshError:  # NaN, or no numbers: there is nothing to compare with
+            return None
+        return truth if truth.shape[1] == components else None
 
 
 def _arrows(values: np.ndarray) -> np.ndarray:

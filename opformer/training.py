@@ -54,7 +54,7 @@ def fit(
         itself.
     train : MeshDataset, or a sequence of samples
     validation : data, or a share of ``train`` to hold out
-        Chosen by ``seed``.
+        Chosen by ``seed``; a time series as a whole, so that no step is judged by its neighbours.
     out : path, optional
         Folder for ``best.pt``, ``last.pt`` (with the state of the optimiser), ``history.csv``, all
         written after each epoch, and, with the extra ``plot``, ``history.png``.
@@ -156,13 +156,20 @@ def _hold_out(train: Any, validation: Any) -> tuple[Any, Any]:
                 f"fit needs cases to train and to validate, got {len(train)} and {len(validation)}"
             )
         return train, validation
-    held = max(1, round(validation * len(train)))
-    if not 0 < validation < 1 or held >= len(train):
+    groups = getattr(train, "groups", None) or list(range(len(train)))
+    if len(set(groups)) == 1:  # a single series: some of its steps
+        groups = list(range(len(train)))
+    count = len(set(groups))
+    held = max(1, round(validation * count))
+    if not 0 < validation < 1 or held >= count:
         raise ValueError(
-            f"validation={validation} of {len(train)} cases leaves none to train or to validate"
+            f"validation={validation} of {count} case(s) leaves none to train or to validate: "
+            "give more, or validation data of their own"
         )
-    order = torch.randperm(len(train)).tolist()
-    return Subset(train, sorted(order[held:])), Subset(train, sorted(order[:held]))
+    order = torch.randperm(count).tolist()
+    chosen = set(order[:held])
+    parts = [[i for i, g in enumerate(groups) if (g in chosen) is kept] for kept in (False, True)]
+    return Subset(train, parts[0]), Subset(train, parts[1])
 
 
 def _own_layout(data: Any) -> Layout | None:

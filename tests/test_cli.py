@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import torch
 from cases import write_folder, write_square
 
-from opformer import cli, load, plotting, read_mesh
+from opformer import _prediction, cli, load, plotting, read_mesh
 from opformer.cli import main
 
 MESHES = Path(__file__).parents[1] / "meshes"
@@ -362,13 +363,16 @@ WRONG = [
     ("fit {tmp}/damaged -i f -o g", "a.vtu: cannot be read as vtu"),
     ("fit {tmp}/nan -i f -o g", "a.vtu: field 'f' is NaN"),
     ("fit {place}/data -i f -o g --parameters f", "parameter 'f' must be"),
-    ("fit {place}/data/case_00.vtu -i f -o g", "validation=0.1 of 1 cases leaves none"),
+    ("fit {place}/data/case_00.vtu -i f -o g", "validation=0.1 of 1 case(s) leaves none"),
     ("fit {place}/data -i f -o g --heads 5", "channels must be a multiple of heads"),
     ("fit {place}/data -i f -o g --out {place}/run", "run holds a run already"),
     ("fit {place}/data -i f -o g --validation {tmp}/no", "no: no such file or folder"),
-    ("fit {place}/data -i f -o g --out {place}/data/case_00.vtu", "File exists"),
+    ("fit {place}/data -i f -o g --out {place}/data/case_00.vtu", "is a file: --out is the folder"),
     ("evaluate {tmp} {place}/fine", "best.pt: no such checkpoint"),
-    ("evaluate {place}/data/case_00.vtu {place}/fine", "case_00.vtu: not a checkpoint"),
+    (
+        "evaluate {place}/data/case_00.vtu {place}/fine",
+        "case_00.vtu: not a checkpoint",
+    ),
     ("evaluate {place}/run {tmp}/no --out {tmp}", "no: no such file or folder"),
     ("evaluate {place}/run {tmp}/without --out {tmp}", "a.vtu: there is no field 'f'"),
     ("predict {place}/run {place}/fine/case_00.vtu -o {tmp}/out.stl", ".stl cannot be written"),
@@ -397,7 +401,7 @@ def test_one_line_and_status_2(command, message, place, run, broken):
 
 
 def test_the_output_is_judged_before_the_work(place, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "load", lambda path: pytest.fail("loaded before that"))
+    monkeypatch.setattr(_prediction, "load", lambda path: pytest.fail("loaded before that"))
     status, _, err = run("predict", place / "run", "a.vtu", "-o", tmp_path / "out.obj")
     assert status == 2
     assert ".obj cannot be written" in err[0]
@@ -455,7 +459,7 @@ def test_without_matplotlib_a_note(place, run, tmp_path, monkeypatch):
 
 
 def test_bars_on_a_terminal(place, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "_watched", lambda: True)
+    monkeypatch.setattr(cli, "watched", lambda: True)
     status, out, err = run("fit", place / "data", *FIT, "--layers", 1, "--out", tmp_path)
     assert status == 0
     assert any("fitting" in line for line in err)
@@ -470,3 +474,35 @@ def test_the_installed_command_is_this_one():
         pytest.skip("the package is not installed")
     assert found[0].value == "opformer.cli:main"
     assert Path(cli.__file__).name == "cli.py"
+
+
+def test_predict_a_folder(place, run, tmp_path):
+    out = tmp_path / "predictions"
+    status, printed, err = run("predict", place / "run", place / "fine", "-o", out)
+    assert (status, err) == (0, [])
+    names = [path.name for path in sorted((place / "fine").iterdir())]
+    assert [path.name for path in sorted(out.iterdir())] == names
+    assert printed == [f"wrote {len(names)} file(s) to {out}"]
+    assert "g_error" in read_mesh(out / names[0]).point_data
+    status, _, err = run("predict", place / "run", place / "fine", "-o", out)
+    assert (status, "--overwrite replaces it" in err[0]) == (2, True)
+    status, _, err = run("predict", place / "run", place / "fine", "-o", tmp_path / "x.vtu")
+    assert "give it alone, and a folder for -o" in err[0]
+
+
+def test_files_that_are_trained_on_and_validated_with_are_said(place, run, tmp_path):
+    _, out, _ = run(
+        "fit", place / "data", *FIT, "--layers", 1, "--out", tmp_path / "run",
+        "--validation", place / "data",
+    )  # fmt: skip
+    assert "note: 6 file(s) are trained on and validated with" in out
+
+
+def test_warnings_are_lines(place, run, tmp_path, monkeypatch):
+    def inspect(path, **_):
+        warnings.warn(f"{path}: something of it is not read", stacklevel=1)
+        return "a page"
+
+    monkeypatch.setattr(cli, "inspect_path", inspect)
+    status, out, err = run("inspect", "a.inp")
+    assert (status, out, err) == (0, ["a page"], ["warning: a.inp: something of it is not read"])

@@ -144,6 +144,7 @@ def test_folders_in_a_list(folder, tmp_path):
     assert dataset([str(other), single, other]).files == [
         *sorted(other.iterdir()), single, *sorted(other.iterdir())
     ]  # fmt: skip
+    assert "2 case(s) are given more than once" in dataset([other, single, other]).notes
     again = MeshDataset.from_layout([other, folder], dataset(folder).layout, progress=False)
     assert [sample.name for sample in again] == names[:2] + names
 
@@ -388,7 +389,9 @@ def test_an_axis_that_one_file_needs_stays(folder):
     data = dataset(folder)
     assert data.layout.axes == [0, 1, 2]
     assert data[0].source.dim == 3
-    assert data.notes == []
+    assert data.notes == [
+        "axis z is flat in 3 of 4 files, and is kept: look whether they lie in one plane"
+    ]
 
 
 @pytest.mark.parametrize("cache", [True, False])

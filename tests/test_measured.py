@@ -336,3 +336,54 @@ def test_orphans_bend_no_flat_axis(tmp_path):
     data = dataset(tmp_path)
     assert data.layout.axes == [0, 1]
     assert data[0].inside.total == pytest.approx(1)
+
+
+@pytest.mark.parametrize("at", ["points", "cells"])
+def test_a_set_of_lower_cells_as_an_input_is_where_they_are(tmp_path, at):
+    """On the cells that count it is zero; it must not be moved to the nodes as such."""
+    channel(tmp_path / "a.vtu")
+    data = dataset(tmp_path, inputs=["inlet"], at=at, parts=())
+    same = dataset(tmp_path, inputs=["indicator:inlet"], at=at, parts=())
+    assert difference(data[0].fields, same[0].fields) < TIGHT
+    if at == "points":
+        x = data[0].source.points[:, 0]
+        assert torch.equal(data[0].fields[:, 0], (x == 0).double())
+    assert not [note for note in data.notes if "inlet" in note]
+
+
+def test_vectors_of_two_and_of_three_are_the_same(tmp_path):
+    """ParaView and .vtk add a zero; that of a third component is no zero."""
+    mesh = square(3)
+    v = mesh.points[:, :2]
+    for name, values in (("a", v), ("b", np.c_[v, 0 * v[:, :1]])):
+        mesh.point_data = {"g": mesh.points[:, 0], "v": values}
+        mesh.write(tmp_path / f"{name}.vtu")
+    for first, size in (("a", 2), ("b", 3)):
+        files = sorted(tmp_path.iterdir(), key=lambda path: path.stem != first)
+        data = dataset(files, inputs=["v"])
+        assert data.layout.inputs == {"v": size}
+        assert torch.equal(data[0].fields[:, :size], data[1].fields[:, :size])
+    mesh.point_data["v"] = np.c_[v, v[:, :1]]
+    mesh.write(tmp_path / "b.vtu")
+    with pytest.raises(MeshError, match=r"b\.vtu: field 'v' must have 2 component\(s\), got 3"):
+        dataset(tmp_path, inputs=["v"])
+
+
+def test_a_truth_at_the_other_location_is_compared_with(tmp_path):
+    for k in range(3):
+        mesh = square(3 + k)
+        mesh.cell_data = {"p": [mesh.points[mesh.cells[0].data].mean(axis=1)[:, 0]]}
+        mesh.write(tmp_path / f"{k}.vtu")
+    data = dataset(tmp_path, outputs=["p"], at="points")
+    model = tiny_model(data.dim, data.in_channels, data.out_channels)
+    surrogate = fit(model, data, epochs=1, validation=0.34, progress=False)
+    found = surrogate.predict(tmp_path / "0.vtu")
+    assert set(found.point_data) == {"p_predicted", "p_error"}
+    truth = found.point_data["p_predicted"] - found.point_data["p_error"]
+    assert difference(truth, data[0].outputs[:16]) < 1e-6
+
+
+def test_a_name_twice_is_refused(tmp_path):
+    channel(tmp_path / "a.vtu")
+    with pytest.raises(ValueError, match=r"inputs name a field twice: \['f', 'f'\]"):
+        dataset(tmp_path, inputs=["f", "f"])

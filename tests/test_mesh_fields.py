@@ -280,7 +280,7 @@ def test_a_sound_mesh_is_ready_and_one_without_fields_says_so():
     sound = meshio.Mesh(POINTS[:4], CELLS[1:2], point_data={"p": np.zeros(4)})
     assert inspect_mesh(sound).verdict == "ready to fit"
     bare = inspect_mesh(meshio.Mesh(POINTS[:4], CELLS[1:2]))
-    assert bare.verdict == "ready to fit; have a look: no fields, geometry only"
+    assert bare.verdict == "geometry alone, no field to fit"
 
 
 def test_the_report_survives_text_fields_and_cells_without_measure():

@@ -13,6 +13,7 @@ import meshio
 import numpy as np
 import pytest
 from realdata import DATA, needs_data
+from scipy.spatial import Delaunay
 
 from opformer import MeshDataset
 from opformer.cli import build_parser
@@ -702,3 +703,23 @@ def test_polyhedra_of_several_forms_are_told_apart(tmp_path):
         write_mesh(tmp_path / f"{k}.vtu", mesh)
     report = survey_folder(tmp_path)
     assert (report.unreadable, report.meshes, len(report.cases)) == ({}, 2, 2)
+
+
+def test_numbers_of_the_files_are_shown_and_proposed(tmp_path):
+    for k in range(3):
+        x = np.random.default_rng(k).random((40, 2))
+        cells = Delaunay(x).simplices
+        arrays = {"points": x, "cells_triangle": cells, "f": (k + 1) * x[:, 0]}
+        arrays |= {"parameter_Re": 100.0 * k, "parameter_g": 9.81, "parameter_U": [1.0, k]}
+        np.savez(tmp_path / f"{k}.npz", **arrays)
+    report = survey_folder(tmp_path)
+    assert report.proposal.parameters == ["Re", "U"]  # g is the same everywhere
+    assert runs(report).layout.parameters == {"Re": 1, "U": 2}
+    assert "number      Re = 200: see --parameters" in str(report.cases[2].report)
+
+
+def test_names_that_differ_by_a_number_may_be_steps(tmp_path):
+    folder = write(tmp_path / "data", [case(k) for k in range(3)])
+    assert "--numbered" in str(survey_folder(folder))
+    write_mesh(folder / "case_99.vtu", case(1, n=7))
+    assert "--numbered" not in str(survey_folder(folder))

@@ -122,9 +122,7 @@ def test_a_given_table_must_be_there(folder, tmp_path):
 
 
 def test_no_table(folder):
-    with pytest.raises(
-        MeshError, match=r"no field 'load'; .*nor is a number of the file, of a table"
-    ):
+    with pytest.raises(MeshError, match=r"no field 'load'; .*numbers of the file or a table: "):
         dataset(folder)
 
 
@@ -160,7 +158,7 @@ def test_values_given_for_a_prediction(surrogate, folder):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "there is no field 'load'.* or a given one"),
+        ({}, "there is no field 'load'"),
         ({"load": 1, "laod": 2}, r"unknown parameters \['laod'\]; the surrogate has load, speed"),
         ({"load": [1, 2]}, r"parameter 'load' must have 1 component\(s\), got 2"),
         ({"load": float("nan")}, r"parameter 'load' must be finite, got \[nan\]"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import line, smoothed, tiny_model, write_folder
+from cases import line, smoothed, tiny_model, write_folder, write_square
 from tolerances import difference
 from torch.utils.data import ConcatDataset, Subset
 
@@ -28,7 +28,8 @@ from opformer import (
 )
 from opformer.checkpoint import load_checkpoint
 from opformer.evaluation import relative_l2
-from opformer.training import loss
+from opformer.mesh import write_series
+from opformer.training import _hold_out, loss
 
 SIZES = (9, 14, 11, 17, 12, 10, 15, 13)
 
@@ -613,7 +614,7 @@ def test_a_loss_that_is_not_finite(tmp_path):
     [
         ([], {}, "fit needs cases, got none"),
         (waves(2), {"validation": []}, "got 2 and 0"),
-        (waves(1), {}, "validation=0.1 of 1 cases leaves none"),
+        (waves(1), {}, r"validation=0.1 of 1 case\(s\) leaves none"),
         (waves(4), {"validation": 0.0}, "leaves none"),
         (waves(4), {"validation": 1.0}, "leaves none"),
         (waves(4), {"validation": -0.5}, "leaves none"),
@@ -642,3 +643,23 @@ def test_a_model_that_cannot_be_written_is_known_at_once(tmp_path, monkeypatch):
     with pytest.raises(TypeError, match="Local must be defined at the top of a module"):
         quick(waves(), Local(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_series_is_held_out_as_a_whole(tmp_path):
+    """Steps of one series are alike: one that is trained on says what its neighbour is."""
+    for k in range(4):
+        steps = [write_square(tmp_path / "square" / f"{k}{i}.vtu", 1 + k + i / 3) for i in range(3)]
+        write_series(tmp_path / f"{k}.pvd", steps, range(3))
+    data = MeshDataset(
+        [tmp_path / f"{k}.pvd" for k in range(4)], inputs=["f"], outputs=["g"], progress=False
+    )
+    assert data.groups == [k for k in range(4) for _ in range(3)]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        train, held = _hold_out(data, 0.25)
+        assert (len(train), len(held)) == (9, 3)
+        series = {data.groups[i] for i in held.indices}
+        assert len(series) == 1
+        assert not series & {data.groups[i] for i in train.indices}
+    one = MeshDataset(tmp_path / "0.pvd", inputs=["f"], outputs=["g"], progress=False)
+    assert [len(part) for part in _hold_out(one, 0.34)] == [2, 1]

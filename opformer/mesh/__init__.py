@@ -21,9 +21,10 @@ from opformer.mesh.fields import (
     with_fields,
 )
 from opformer.mesh.folder import listed_files, mesh_files
-from opformer.mesh.parts import part_cells, part_names, part_weights
+from opformer.mesh.inspection import inspect_mesh
+from opformer.mesh.parts import is_lower_part, part_cells, part_names, part_weights
 from opformer.mesh.read import is_mesh_file, read_mesh, read_times, steps_of
-from opformer.mesh.report import MeshReport, inspect_mesh
+from opformer.mesh.report import MeshReport
 from opformer.mesh.survey import FolderReport, inspect_path, survey_folder
 from opformer.mesh.write import check_writable, write_mesh
 
@@ -42,6 +43,7 @@ __all__ = [
     "inspect_mesh",
     "inspect_path",
     "is_derived",
+    "is_lower_part",
     "is_mesh_file",
     "listed_files",
     "merge_points",

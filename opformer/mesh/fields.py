@@ -198,7 +198,9 @@ def _move(values: np.ndarray, matrix: csc_array, name: str) -> np.ndarray:
 def _refuse_taken(mesh: meshio.Mesh, points: Iterable[str], cells: Iterable[str]) -> None:
     taken = sorted({*points} & mesh.point_data.keys() | {*cells} & mesh.cell_data.keys())
     if taken:
-        raise MeshError(f"the mesh already holds {taken}; overwrite=True replaces fields")
+        raise MeshError(
+            f"the mesh already holds {taken}; overwrite=True (--overwrite) replaces fields"
+        )
 
 
 def _point_field(mesh: meshio.Mesh, name: str, data: ArrayLike) -> np.ndarray:

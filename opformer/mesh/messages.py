@@ -54,6 +54,8 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         extra = {"h5py": "'opformer[hdf5]'"}.get(error.name or "", error.name)
         return f"the package {error.name} is needed: pip install {extra}"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"the file {error.filename} is missing, to which this one refers"
     if isinstance(error, KeyError):
         key = error.args[0] if error.args else ""
         known = key in _vtk_common.meshio_to_vtk_type

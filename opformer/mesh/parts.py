@@ -32,6 +32,7 @@ from opformer.quadrature import (
 __all__ = [
     "Part",
     "find_part",
+    "is_lower_part",
     "part_cells",
     "part_measures",
     "part_names",
@@ -114,6 +115,17 @@ def part_measures(mesh: meshio.Mesh) -> dict[str, tuple[int, float]]:
             dimension = TOPOLOGICAL_DIMENSION[cells[0][0]]
             found[name] = (dimension, float(node_weights(mesh.points, cells).sum()))
     return found
+
+
+def is_lower_part(mesh: meshio.Mesh, name: str) -> bool:
+    """Whether a field of the cells marks none but cells of a lower dimension: the lines of a wall.
+
+    On the cells that count it is zero, and says nothing; what it means is where these cells are.
+    """
+    if name in mesh.point_data or not _is_mark(mesh.cell_data.get(name, [])):
+        return False
+    cells, top = find_part(mesh, name)
+    return bool(cells) and top is None
 
 
 def find_part(mesh: meshio.Mesh, name: str) -> Part:

@@ -10,6 +10,7 @@ bad in half of them or more is left out. Columns of a table beside the files are
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,10 @@ _WEIGHTS = "weights"  # the point field that measures bare points by itself
 _POINTS = (
     "Points without cells need a rule for their weights: voronoi if they fill a region;\n"
     "of a curve or a surface in space take knn:1 or knn:2."
+)
+_NUMBERED = (
+    "The names differ by a number alone, and the mesh is one: if they are the steps of a time\n"
+    "series, say --numbered."
 )
 _SERIES = (
     "Each step is a case, its time a parameter, first:NAME the field at the first step;\n"
@@ -122,7 +127,9 @@ def propose(
     output = max(undecided, key=lambda name: by_name[name][0].variation, default=None)
     inputs = [name for name in given + used["varying"] if name != output]
     names = [*inputs, *([output] if output else []), *used["parameter"]]
-    parameters = [*used["parameter"], *(name for name in columns if name not in kinds)]
+    numbers = [name for name in _numbers(cases) if name not in kinds]
+    more = [name for name in columns if name not in kinds]
+    parameters = list(dict.fromkeys([*used["parameter"], *numbers, *more]))
     if series and output:
         inputs = [*given, *(f"first:{n}" for n in used["varying"] if n in (output, *inputs))]
         parameters = list(dict.fromkeys([*parameters, "time"]))
@@ -140,9 +147,31 @@ def propose(
         undecided=undecided,
         left_out=left_out,
         set_aside={**wrong, **unfit},
-        hints=[*([_POINTS] if rule else []), *([_SERIES] if series else [])],
+        hints=[
+            *([_POINTS] if rule else []),
+            *([_SERIES] if series else []),
+            *([_NUMBERED] if _numbered(cases) else []),
+        ],
         command=_command(folder, inputs, output, parameters, rule) if output else "",
     )
+
+
+def _numbered(cases: Sequence[Inspected]) -> bool:
+    """Whether the files may be steps of one series: one mesh, and names of one pattern."""
+    names = {re.sub(r"[._-]?\d+(?=\.[^.]*$)", "", case.file) for case in cases}
+    alone = all(case.step is None for case in cases)
+    return alone and len(cases) > 2 and len(names) == 1 == len({c.mesh_digest for c in cases})
+
+
+def _numbers(cases: Sequence[Inspected]) -> list[str]:
+    """Numbers of the file, as many in all of them, that are not the same everywhere."""
+    first = cases[0].report.data if cases else {}
+    found = {name: [case.report.data.get(name, []) for case in cases] for name in first}
+    return [
+        name
+        for name, values in found.items()
+        if len({len(v) for v in values}) == 1 and (len({*map(tuple, values)}) > 1)
+    ]
 
 
 def _bad_files(both: list[FieldSummary]) -> list[str]:

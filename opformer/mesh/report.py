@@ -7,32 +7,17 @@ is worth knowing and harmless. All but the counts name the first point or cell c
 from __future__ import annotations
 
 import math
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from itertools import repeat
-from os import PathLike
 from typing import Any
 
-import meshio
-import numpy as np
-
-from opformer._facets import Sharing
-from opformer.mesh.field_report import FieldReport, report_field
-from opformer.mesh.fields import Location, blocks, flat_axes, top_cells
-from opformer.mesh.geometry import GeometryReport, report_geometry
-from opformer.mesh.parts import part_measures
-from opformer.mesh.read import read_mesh
+from opformer.mesh.field_report import FieldReport
+from opformer.mesh.geometry import GeometryReport
 from opformer.quadrature import (
     TOPOLOGICAL_DIMENSION,
     CellReport,
-    facet_sharing,
-    node_weights,
-    suited_rule,
-    weigh,
 )
 
-__all__ = ["FieldReport", "MeshReport", "inspect_mesh", "plain"]
+__all__ = ["FieldReport", "MeshReport", "plain"]
 
 MEASURE = {0: "count", 1: "length", 2: "area", 3: "volume"}
 FAR = 1e4  # extents from the origin: float32 then resolves a thousandth of the mesh
@@ -71,6 +56,8 @@ class MeshReport:
     fields : list of FieldReport
     parts : dict of name to (dimension, measure)
         Sets of cells or points that may have a measure of their own.
+    data : dict of name to list of numbers
+        Numbers of the whole file, parameters for a fit; the time is by itself.
     rule : str
         One that may suit points without cells and without weights; empty for all else.
     time : float, optional
@@ -91,6 +78,7 @@ class MeshReport:
     geometry: GeometryReport
     fields: list[FieldReport] = field(default_factory=list)
     parts: dict[str, tuple[int, float]] = field(default_factory=dict)
+    data: dict[str, list[float]] = field(default_factory=dict)
     rule: str = ""
     time: float | None = None
 
@@ -167,8 +155,8 @@ class MeshReport:
         """One line: ready to fit, or what to look at first."""
         if self.problems:
             return f"not ready: {'; '.join(self.problems)}"
-        remarks = [*self.remarks, *([] if self.fields else ["no fields, geometry only"])]
-        return f"ready to fit{'; have a look: ' if remarks else ''}{', '.join(remarks)}"
+        ready = "ready to fit" if self.fields else "geometry alone, no field to fit"
+        return f"{ready}{'; have a look: ' if self.remarks else ''}{', '.join(self.remarks)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data for JSON; None stands for NaN."""
@@ -201,6 +189,10 @@ class MeshReport:
             *([f"boundary    {edge.format(g.boundary) if g.boundary else 'none'}"] if edge else []),
             f"weights     largest/smallest {self.spread:.4g} of points, {g.cell_spread:.4g} of "
             f"cells; {self.weightless} points of weight 0{first}",
+            *(
+                f"number      {name} = {', '.join(f'{x:.6g}' for x in values)}: see --parameters"
+                for name, values in self.data.items()
+            ),
             *(f"field       {f}" for f in self.fields),
             *(
                 f"part        {name}, {MEASURE[k]} {size:.6g}: see --parts"
@@ -213,69 +205,6 @@ class MeshReport:
         return "\n".join(lines)
 
 
-def inspect_mesh(mesh: meshio.Mesh | str | PathLike[str]) -> MeshReport:
-    """Report what a mesh, or a mesh file, holds and whether a model can be fitted to it.
-
-    Raises
-    ------
-    MeshError
-        If the file cannot be read or the cells have no weight rule.
-    """
-    source = "mesh" if isinstance(mesh, meshio.Mesh) else str(mesh)
-    mesh = mesh if isinstance(mesh, meshio.Mesh) else read_mesh(mesh)
-    with ThreadPoolExecutor(max_workers=4) as pool:  # NumPy lets threads run at the same time
-        facets = pool.submit(_facets, mesh)
-        matrix, quality = weigh(mesh.points, blocks(mesh))
-        measures: dict[Location, np.ndarray]
-        measures = {"points": matrix.sum(axis=1), "cells": matrix.sum(axis=0)}
-        geometry = report_geometry(mesh.points, matrix, measures, facets)
-        weights = measures["points"]
-        inside = (weights > 0) & (facets.result()[1] == 0)
-
-        def describe(name: str, at: Location) -> FieldReport:
-            return report_field(mesh, name, at, measures[at], inside)
-
-        fields = [
-            *pool.map(describe, mesh.point_data, repeat("points")),
-            *pool.map(describe, mesh.cell_data, repeat("cells")),
-        ]
-    positive, null = weights[weights > 0], np.flatnonzero(weights == 0)
-    cells: Counter[str] = Counter()
-    for cell_type, connectivity in blocks(mesh):
-        cells[cell_type] += len(connectivity)
-    return MeshReport(
-        source=source,
-        points=len(mesh.points),
-        cells=dict(cells),
-        ambient=mesh.points.shape[1],
-        intrinsic=TOPOLOGICAL_DIMENSION[top_cells(mesh)[0][0]],
-        flat=flat_axes(mesh.points),
-        measure=float(weights.sum()),
-        spread=float(positive.max() / positive.min()) if len(positive) else float("nan"),
-        weightless=len(null),
-        first_weightless=int(null[0]) if len(null) else None,
-        quality=quality,
-        geometry=geometry,
-        fields=fields,
-        parts=part_measures(mesh),
-        rule=_rule(mesh),
-        time=_time(mesh),
-    )
-
-
-def _rule(mesh: meshio.Mesh) -> str:
-    bare = top_cells(mesh)[0][0] == "vertex" and "weights" not in mesh.point_data
-    return suited_rule(mesh.points) if bare else ""
-
-
-def _facets(mesh: meshio.Mesh) -> tuple[Sharing, np.ndarray]:
-    """How cells share their facets, and the measure of the boundary at the points."""
-    facets = facet_sharing(blocks(mesh))
-    if not facets.unshared:
-        return facets, np.zeros(len(mesh.points))
-    return facets, node_weights(mesh.points, facets.unshared)
-
-
 def plain(value: Any) -> Any:
     """The value with None for numbers that are not finite, which JSON does not know."""
     if isinstance(value, dict):
@@ -283,13 +212,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _time(mesh: meshio.Mesh) -> float | None:
-    for name, value in mesh.field_data.items():
-        if name.lower() in _TIMES and np.size(value) == 1:
-            return float(np.ravel(value)[0])
-    return None
 
 
 def _some(numbers: list[int], count: int = 5) -> str:

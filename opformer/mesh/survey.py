@@ -30,9 +30,10 @@ from opformer.mesh.comparison import (
     summarize,
 )
 from opformer.mesh.folder import mesh_files
+from opformer.mesh.inspection import inspect_mesh
 from opformer.mesh.proposal import Proposal, propose
 from opformer.mesh.read import read_mesh, steps_of
-from opformer.mesh.report import MeshReport, inspect_mesh, plain
+from opformer.mesh.report import MeshReport, plain
 from opformer.mesh.tables import case_table, field_table
 from opformer.parameters import common_columns
 

@@ -68,8 +68,10 @@ def check_writable(path: str | PathLike[str]) -> Path:
         )
     if suffix == ".xdmf" and find_spec("h5py") is None:
         raise MeshError(f"{path}: .xdmf needs the package h5py: pip install 'opformer[hdf5]'")
-    if path.is_dir() or not path.parent.is_dir():
-        raise MeshError(f"{path}: this is a folder, or lies in a folder that does not exist")
+    if path.is_dir():
+        raise MeshError(f"{path}: this is a folder, name a file")
+    if not path.parent.is_dir():
+        raise MeshError(f"{path}: the folder {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
         raise MeshError(f"{path}: the folder is write-protected")
     return path
