@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from opformer.domain import Domain, stack
 from opformer.encodings.base import SYMMETRIES
+from opformer.motions import turn
 
 # Largest difference over the largest value. Motions of the domain also round the coordinates.
 TOLERANCE = {
@@ -129,6 +130,36 @@ def check_symmetry(apply: Apply, case: Case, declared: str, *, strict: bool = Tr
             return
 
 
+@torch.no_grad()
+def equivariance(net: Any, parameters: Tensor, case: Case, declared: str) -> dict[str, float]:
+    """C10 of a model whose outputs turn: the residual under each motion of the declared group."""
+    source, features, target, tokens = case
+    inputs, outputs = net.kinds
+    residuals = {}
+    for group, name, motion in _motions(source.dim, source.points.dtype):
+        if SYMMETRIES.index(group) > SYMMETRIES.index(declared):
+            continue
+        zero = torch.zeros(1, source.dim, dtype=source.points.dtype)
+        q = (motion(torch.eye(source.dim).to(zero)) - motion(zero)).T  # of x ↦ q x + a
+        places = [replace(d, points=motion(d.points)) for d in (source, target)]
+        found = []
+        for there, f in ((None, None), (target, tokens)):
+            y = net(source, features, there, parameters, target_fields=f)
+            moved = net(
+                places[0],
+                turn(features, inputs, q),
+                None if there is None else places[1],
+                parameters,
+                target_fields=None if f is None else turn(f, inputs, q),
+            )
+            expected = turn(y, outputs, q)
+            tolerance = TOLERANCE[features.dtype]["symmetry"]
+            same(f"C10 symmetry ({declared} declared, {name})", moved, expected, case, tolerance)
+            found.append(difference(moved, expected))
+        residuals[name] = max(found)
+    return residuals
+
+
 def check_alive(module: nn.Module, run: Callable[[], Tensor], case: Case) -> None:
     """C12, the gradients: above what rounding leaves of a zero."""
     module.zero_grad()
@@ -224,7 +255,12 @@ def _check_batch(apply: Apply, first: Case, second: Case) -> None:
     y = together(first, second)
     same("C6 batch (first sample)", y[0], apply(*first), first)
     same("C6 batch (padded sample)", y[1, : second.target.size], apply(*second), second)
-    other = second._replace(features=second.features + 1, tokens=second.tokens - 1)
+    other = Case(
+        replace(second.source, points=second.source.points / 2),
+        second.features + 1,
+        replace(second.target, points=second.target.points / 2),
+        second.tokens - 1,
+    )
     same("C6 batch (neighbour changed)", together(first, other)[0], y[0], first, tolerance=0.0)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["Bias", "attend", "bias_rows", "fits", "join", "slices"]
+__all__ = ["Bias", "attend", "bias_rows", "fits", "join", "slices", "targets_at_once"]
 
 Bias = Tensor | Callable[[slice], Tensor]
 
@@ -47,13 +47,18 @@ def attend(
     q, k, v = (_four_axes(x, batch) for x in _one_width(q, k, v))
     mask = None if log_w is None else _four_axes(log_w[..., None, None, :].to(q.dtype), batch)
     if chunk is None:
-        chunk = n if bias is None else max(1, BIAS_ENTRIES // max(1, q.shape[0] * h * m))
+        chunk = n if bias is None else targets_at_once(q.shape[0] * h, m)
     parts = [
         _masked(q[..., t, :], k, v, mask, _term(bias, t, (*batch, h, t.stop - t.start, m)), scale)
         for t in slices(n, chunk)
     ]
     y = parts[0] if len(parts) == 1 else torch.cat(parts, -2)
     return y[..., :c].reshape(*batch, h, n, c)
+
+
+def targets_at_once(channels: int, m: int) -> int:
+    """How many targets a chunk may have, with so many numbers for each and each of m sources."""
+    return max(1, BIAS_ENTRIES // max(1, channels * m))
 
 
 def bias_rows(bias: Bias, rows: slice, shape: tuple[int, ...]) -> Tensor:

@@ -20,7 +20,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FIELD",
         help="none: the geometry is the input; also distance:PART, normal:PART, indicator:PART, "
-        "and of time series first:FIELD, previous:FIELD",
+        "heat:K, and of time series first:FIELD, previous:FIELD",
     )
     parser.add_argument("--outputs", nargs="+", required=True, metavar="FIELD")
     parser.add_argument(

@@ -8,10 +8,12 @@ Reference: Vaswani et al., arXiv:1706.03762, section 3.2; Henry et al., arXiv:20
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from opformer._fused import targets_at_once
 from opformer.domain import Domain
 from opformer.encodings import Compose, PositionalEncoding
 from opformer.integral import kernel_integral
@@ -84,7 +86,8 @@ class Attention(nn.Module):
         source : Domain of m points, optional
             Required with ``memory``.
         chunk : int, optional
-            Evaluate that many targets at a time.
+            Evaluate that many targets at a time; with a dense bias, by default as many as keep its
+            memory within bounds.
 
         Returns
         -------
@@ -104,12 +107,20 @@ class Attention(nn.Module):
             source.weights,
             bias=self._bias(target, source),
             factors=self.encoding.factors(target, source, x),
-            chunk=chunk,
+            chunk=self._chunk(source) if chunk is None else chunk,
         )
         return self.out(y.transpose(-3, -2).flatten(-2))
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (..., h, n, e)
+
+    def _chunk(self, source: Domain) -> int | None:
+        """How many targets at a time, so that what makes a dense bias is bounded as well."""
+        if "bias" not in self.encoding.hooks:
+            return None
+        samples = math.prod(source.weights.shape[:-1])
+        channels = max(self.heads, self.encoding.pair_channels)
+        return targets_at_once(samples * channels, source.size)
 
     def _bias(self, target: Domain, source: Domain) -> Callable[[slice], Tensor] | None:
         """The dense bias by chunks of targets, where the encoding has one."""

@@ -56,7 +56,8 @@ def build(config: dict[str, Any]) -> nn.Module:
     cls = _find(config["class"])
     if cls is None:
         raise ValueError(
-            f"class {config['class']!r} is not known: import the module that defines it, then load"
+            f"class {config['class']!r} is not known: import the module that defines it, then load "
+            "(what is defined in a script, __main__, cannot be found: move it into a module)"
         )
     arguments = {name: _made(value) for name, value in config["arguments"].items()}
     kinds = _parameters(cls)

@@ -211,13 +211,18 @@ class Layout:
         known = {1: ["scalar"], d * d: ["tensor"], d: ["vector"]}
         if d == 2:
             known[3] = ["vector", "scalar"]
+        found = []
         for name, components in fields.items():
+            if name.startswith("heat:"):  # features, see `opformer.mesh.derived`
+                found += ["scalar"] * components
+                continue
             if components not in known:
                 raise ValueError(
                     f"field {name!r} has {components} components, which make no scalar, vector or "
                     f"tensor in {d} coordinates"
                 )
-        return [kind for components in fields.values() for kind in known[components]]
+            found += known[components]
+        return found
 
     def _with_parts(self, sample: Sample, mesh: MeasuredMesh) -> Sample:
         """Append the nodes of each part under its measure."""

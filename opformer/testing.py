@@ -33,20 +33,24 @@ from opformer._contracts import (
     check_measure,
     check_symmetry,
     check_targets,
+    equivariance,
     perturb,
     random_cases,
     same,
 )
+from opformer._encoding_contracts import check_dtypes, check_factors, check_hooks, check_rebuilt
 from opformer.attention import Attention
 from opformer.config import build, describe
 from opformer.domain import Domain
 from opformer.encodings import PositionalEncoding
 from opformer.encodings.base import SYMMETRIES
+from opformer.motions import channels_of
 
 __all__ = [
     "TOLERANCE",
     "ContractError",
     "check_encoding",
+    "check_equivariance",
     "check_model",
     "check_operator",
     "observed_order",
@@ -116,7 +120,10 @@ def check_encoding(
 ) -> None:
     """Hold an encoding to the contracts inside an attention, and to the symmetry that it declares.
 
-    Its parameters are moved off their initial values first.
+    Also: its hooks return arrays of the right shapes, twice the same; ``factors`` may be read as
+    the bias that is their product; in float32 and in float64 it is one function; and described,
+    built again and given its ``state_dict`` it is what it was. Its parameters are moved off their
+    initial values first.
 
     Parameters
     ----------
@@ -148,11 +155,17 @@ def check_encoding(
 
     cases = random_cases(dim, channels, channels, dtype, generator)
     for case in cases:
+        check_hooks(encoding, case, heads)
+        check_factors(encoding, case, heads)
+        same("determinism (two calls)", apply(*case), apply(*case), case, 0.0)
         check_targets(apply, case)
         check_symmetry(apply, case, encoding.symmetry)
     check_measure(apply, cases)
     check_alive(attention, lambda: apply(*cases[0]), cases[0])
     check_coincident(apply, cases[0])
+    for case in cases:
+        check_dtypes(encoding, case, heads)
+        check_rebuilt(encoding, case, heads)
 
 
 def check_model(
@@ -208,6 +221,46 @@ def check_model(
     again.load_state_dict(net.state_dict())
     rebuilt = again(case.source, case.features, None, parameters)
     same("describe, build", rebuilt, whole, case, 0.0)
+
+
+def check_equivariance(
+    model: nn.Module,
+    *,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    size: int = 23,
+    symmetry: str | None = None,
+) -> dict[str, float]:
+    """Hold a model of vectors and tensors to its symmetry: its outputs turn with the space.
+
+    A copy is checked, in evaluation mode and with its parameters moved off their initial values, at
+    its own points and at others.
+
+    Parameters
+    ----------
+    model : nn.Module
+        With ``dim``, ``parameter_channels`` and ``kinds``, what its input and output channels are.
+    dtype : torch.float64 or torch.float32
+    seed, size : int
+    symmetry : "translation", "SE(d)" or "E(d)", optional
+        By default ``model.symmetry``.
+
+    Returns
+    -------
+    dict of "translation", "rotation", "reflection" to the largest relative residual
+
+    Raises
+    ------
+    ContractError
+        Naming the motion.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    net: Any = deepcopy(model).to(dtype).eval()
+    perturb(net, generator)
+    parameters = torch.randn(net.parameter_channels, dtype=dtype, generator=generator)
+    channels = sum(channels_of(kind, net.dim) for kind in net.kinds[0])
+    case = random_cases(net.dim, channels, channels, dtype, generator, size)[1]
+    return equivariance(net, parameters, case, net.symmetry if symmetry is None else symmetry)
 
 
 def observed_order(

@@ -6,13 +6,19 @@ import pytest
 import torch
 from test_integral import PATHS
 
-from opformer import OperatorTransformer
+from opformer import OperatorTransformer, encodings
 from opformer.encodings import (
     Compose,
     Coordinates,
+    DisplacementBias,
+    ExponentialDecay,
     FourierFeatures,
     GaussianBias,
+    LocalFrameBias,
     PositionalEncoding,
+    PowerLaw,
+    RadialBasis,
+    RadialNetwork,
     Rotary,
     Sinusoidal,
 )
@@ -48,10 +54,18 @@ ENCODINGS = {
     "fourier, fitted": lambda d: FourierFeatures(d, CHANNELS, learnable=True),
     "rotary": lambda d: Rotary(d, HEADS, EACH),
     "rotary, fixed": lambda d: Rotary(d, HEADS, EACH, learnable=False),
+    "rotary, axes": lambda d: Rotary(d, HEADS, EACH, directions="axes"),
     "gaussian": lambda d: GaussianBias(d, HEADS),
     "gaussian, width": lambda d: GaussianBias(d, HEADS, CHANNELS, shift=False),
     "gaussian, width and centre": lambda d: GaussianBias(d, HEADS, CHANNELS),
+    "gaussian, anisotropic": lambda d: GaussianBias(d, HEADS, anisotropic=True),
+    "gaussian, all options": lambda d: GaussianBias(d, HEADS, CHANNELS, anisotropic=True),
     "dense": lambda d: DistanceBias(HEADS),
+    "displacement": lambda d: DisplacementBias(d, HEADS),
+    "exponential": lambda d: encodings.DistanceBias(ExponentialDecay(HEADS)),
+    "power": lambda d: encodings.DistanceBias(PowerLaw(HEADS)),
+    "radial basis": lambda d: encodings.DistanceBias(RadialBasis(HEADS)),
+    "radial network": lambda d: encodings.DistanceBias(RadialNetwork(HEADS)),
     "default": lambda d: default_encoding(d, CHANNELS, HEADS),
     "invariant": lambda d: Compose(GaussianBias(d, HEADS), DistanceBias(HEADS)),
     "everything": lambda d: Compose(
@@ -77,6 +91,19 @@ MODELS = {
     "E(d)": {"encoding": GaussianBias(2, HEADS, CHANNELS, shift=False)},
     "E(d) decoder": {"encoding": GaussianBias(2, HEADS), "decoder_layers": 1},
     "dense": {"encoding": Compose(Coordinates(2, CHANNELS), DistanceBias(HEADS))},
+    "shipped dense": {
+        "encoding": Compose(
+            encodings.DistanceBias(RadialBasis(HEADS)),
+            LocalFrameBias(2, HEADS),
+            DisplacementBias(2, 2),
+        )
+    },
+    "anisotropic, axes": {
+        "encoding": Compose(
+            Rotary(2, HEADS, EACH, directions="axes"),
+            GaussianBias(2, HEADS, CHANNELS, anisotropic=True),
+        )
+    },
     "no position": {"encoding": Compose()},
 }
 
@@ -92,6 +119,14 @@ def test_operators(path, dtype):
 @both_dtypes
 def test_encodings(encoding, dim, dtype):
     check_encoding(encoding(dim), dim=dim, heads=HEADS, channels=CHANNELS, dtype=dtype)
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@both_dtypes
+def test_local_frames(dim, dtype):
+    """Which there are none of on a line."""
+    for encoding in (LocalFrameBias(dim, HEADS), LocalFrameBias(dim, HEADS, length=2.0, hidden=8)):
+        check_encoding(encoding, dim=dim, heads=HEADS, channels=CHANNELS, dtype=dtype)
 
 
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)

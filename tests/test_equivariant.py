@@ -316,6 +316,8 @@ def test_kinds_of_a_layout(folder):
     assert data.layout.kinds == (["vector", "scalar", "scalar", "scalar"], ["vector", "scalar"])
     solid = Layout(inputs={"u": 3, "s": 9, "p": 1}, outputs={"v": 3}, axes=[0, 1, 2])
     assert solid.kinds == (["vector", "tensor", "scalar"], ["vector"])
+    heat = Layout(inputs={"heat:3": 3, "heat:8": 8}, axes=[0, 1, 2])
+    assert heat.kinds == (["scalar"] * 11, [])
     with pytest.raises(ValueError, match="field 'c' has 5 components, which make no scalar"):
         Layout(inputs={"c": 5}, axes=[0, 1]).kinds  # noqa: B018
 

@@ -47,9 +47,11 @@ LEVELS = (
     ("evaluation",),
     ("refinement", "plotting"),
     ("training", "_run"),
-    ("testing", "_contracts"),
+    ("testing", "_contracts", "_encoding_contracts"),
     ("__init__",),
-    ("cli", "_options"),
+    ("_options",),
+    ("_prediction",),
+    ("cli",),
     ("__main__",),
 )
 LEVEL = {module: level for level, modules in enumerate(LEVELS) for module in modules}

@@ -251,6 +251,196 @@ class Cancelling(GaussianBias):
         return self.level[:, None, None]
 
 
+class Random(PositionalEncoding):
+    """Another one each time."""
+
+    def embed(self, features, domain):
+        return features + 1e-9 * torch.randn_like(features)
+
+
+class Neighbourly(PositionalEncoding):
+    """Centred in the whole batch, where each sample has a centre of its own."""
+
+    symmetry = "E(d)"
+
+    def bias(self, target, source):
+        w, axes = source.weights.unsqueeze(-1), tuple(range(source.points.ndim - 1))
+        total = w.sum(axes)
+        centre = (w * source.points).sum(axes) / torch.where(total > 0, total, 1)
+        return -(source.points - centre).square().sum(-1)[..., None, None, :]
+
+
+class OneBias(DistanceBias):
+    """One for each head, in the wrong place."""
+
+    def bias(self, target, source):
+        return super().bias(target, source).movedim(-3, -1)
+
+
+class Unbatched(DistanceBias):
+    """Right for one sample alone."""
+
+    def bias(self, target, source):
+        b = super().bias(target, source)
+        return b if b.ndim == 3 else b[0][:, None, None]
+
+
+class HalfAFactor(GaussianBias):
+    def factors(self, target, source, tokens):
+        fq, fk = super().factors(target, source, tokens)
+        return fq, fk[..., :-1]
+
+
+class WideFactor(GaussianBias):
+    """One row for all targets, where there must be one for each."""
+
+    def factors(self, target, source, tokens):
+        fq, fk = super().factors(target, source, tokens)
+        return fq[..., :1, :], fk
+
+
+class OneFactor(GaussianBias):
+    def factors(self, target, source, tokens):
+        return super().factors(target, source, tokens)[0]
+
+
+class Wider(PositionalEncoding):
+    """Coordinates joined to the tokens, of which there are more channels then."""
+
+    def embed(self, features, domain):
+        return torch.cat([features, domain.points.to(features.dtype)], -1)
+
+
+class Slimmer(PositionalEncoding):
+    def rotate(self, x, domain):
+        return x[..., 1:] + domain.points[..., :1].unsqueeze(-3)
+
+
+class Doubling(PositionalEncoding):
+    """float64 at all events, as from a table of NumPy."""
+
+    def embed(self, features, domain):
+        return features + domain.points[..., :1].double()
+
+
+class Cancelled(GaussianBias):
+    """Great channels that cancel: their product alone is right, beside the scores it is noise."""
+
+    def factors(self, target, source, tokens):
+        fq, fk = super().factors(target, source, tokens)
+        great = 1e7 * torch.ones_like(fq[..., :1]), torch.ones_like(fk[..., :1])
+        return torch.cat([fq, great[0], -great[0]], -1), torch.cat([fk, great[1], great[1]], -1)
+
+
+class Coarse(DistanceBias):
+    """A guard that is no small number in float32."""
+
+    def bias(self, target, source):
+        offset = target.points[..., :, None, :] - source.points[..., None, :, :]
+        guard = torch.finfo(offset.dtype).eps ** 0.25
+        square = offset.square().sum(-1)[..., None, :, :] + guard
+        return -self.slope[:, None, None] * square.sqrt()
+
+
+class Nameless(DistanceBias):
+    def __init__(self, heads, steep):
+        super().__init__(heads)
+        self.sharpness = steep
+
+    def bias(self, target, source):
+        return self.sharpness * super().bias(target, source)
+
+
+class Renamed(DistanceBias):
+    """Stores another thing under the name of an argument: built again it is twice as steep."""
+
+    def __init__(self, heads, steep):
+        super().__init__(heads)
+        self.steep = 2 * steep
+
+    def bias(self, target, source):
+        return self.steep * super().bias(target, source)
+
+
+class Forgetful(DistanceBias):
+    """Stores the default."""
+
+    def __init__(self, heads, steep=1.0):
+        super().__init__(heads)
+        self.factor, self.steep = steep, 1.0
+
+    def bias(self, target, source):
+        return self.factor * super().bias(target, source)
+
+
+class Unsaved(PositionalEncoding):
+    """Waves that are drawn once, and are neither a parameter nor a buffer."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.channels = channels
+        self.wave = torch.randn(2, channels).tolist()
+
+    def embed(self, features, domain):
+        return features + (domain.points @ domain.points.new_tensor(self.wave)).sin()
+
+
+class Unloadable(PositionalEncoding):
+    """A buffer whose size its arguments do not tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("wave", torch.randn(2, 1, int(torch.randint(2, 10**9, ())) % 97 + 1))
+
+    def embed(self, features, domain):
+        return features + (domain.points @ self.wave[:, 0]).sin().sum(-1, keepdim=True)
+
+
+def local_class():
+    class Local(DistanceBias):
+        pass
+
+    return Local(HEADS)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "contract"),
+    [
+        # What the hooks return,
+        (Random(), "determinism (two calls)"),
+        (Neighbourly(), "C6 batch"),
+        (OneBias(HEADS), "bias: expected shape (..., h, n, m) = (2, 23, 23), got (23, 23, 2)"),
+        (
+            Unbatched(HEADS),
+            "bias: expected shape (..., h, n, m) = (2, 2, 23, 23), got (2, 1, 1, 23",
+        ),
+        (HalfAFactor(2, HEADS), "factors: expected a pair of shapes [(2, 23, 4), (2, 23, 4)], got"),
+        (OneFactor(2, HEADS), "factors: expected a pair of shapes"),
+        (WideFactor(2, HEADS), "factors: expected a pair of shapes"),
+        (Wider(), "embed: expected what it was given, (23, 24)"),
+        (Slimmer(), "rotate: expected what it was given, (2, 23, 12)"),
+        (Cancelled(2, HEADS), "factors (against their product as a bias)"),
+        # in another precision,
+        (Doubling(), "embed: expected what it was given, (23, 24) in torch.float32, got"),
+        (Coarse(HEADS), "bias (float32 against float64)"),
+        # and what is left of it when it was saved.
+        (Nameless(HEADS, 2.0), "Nameless must store its argument 'steep' under that name"),
+        (Renamed(HEADS, 2.0), "argument 'steep' is 4.0 at first and 8.0 when built again"),
+        (Forgetful(HEADS, 2.0), "describe, build, load_state_dict (bias)"),
+        (Unsaved(CHANNELS), "describe, build, load_state_dict (embed)"),
+        (Unloadable(), "describe, build, load_state_dict: Error(s) in loading state_dict"),
+        (local_class(), "Local must be defined at the top of a module to be saved"),
+        # In a composition as well.
+        (Compose(Rotary(2, HEADS, 12), Renamed(HEADS, 2.0)), "argument 'encodings'"),
+        (Compose(GaussianBias(2, HEADS), Random()), "determinism (two calls)"),
+    ],
+    ids=lambda x: None if isinstance(x, str) else type(x).__name__,
+)
+def test_hooks(encoding, contract):
+    with caught(contract):
+        check_encoding(encoding, dim=2, heads=HEADS, channels=CHANNELS)
+
+
 @pytest.mark.parametrize(
     ("encoding", "contract"),
     [
@@ -286,6 +476,14 @@ def test_encodings(encoding, contract, dtype):
 @pytest.mark.parametrize("encoding", [Turning(), Winding()], ids=["Turning", "Winding"])
 def test_honest_encodings(encoding):
     check_encoding(encoding, dim=2, heads=HEADS, channels=CHANNELS)
+
+
+def test_what_is_drawn_anew_is_lost_whatever_the_seed():
+    torch.manual_seed(0)
+    encoding = Unsaved(CHANNELS)
+    torch.manual_seed(0)
+    with caught("describe, build, load_state_dict (embed)"):
+        check_encoding(encoding, dim=2, heads=HEADS, channels=CHANNELS)
 
 
 def test_a_check_leaves_the_encoding_and_the_seed_alone():

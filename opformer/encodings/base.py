@@ -36,9 +36,14 @@ class PositionalEncoding(nn.Module):
     ----------
     symmetry : "none", "translation", "SE(d)" or "E(d)"
         The motions of the domain that leave the kernel unchanged. What is promised here is tested.
+    pair_channels : int
+        How many numbers ``bias`` holds for each pair of a target and a source, where that is more
+        than one for each head: the width of a network, for instance. The chunks of targets are made
+        smaller by it, so that memory stays bounded.
     """
 
     symmetry: str = "none"
+    pair_channels: int = 1
 
     def embed(self, features: Tensor, domain: Domain) -> Tensor:
         """Tokens (..., n, c) that know where they are: (..., n, c)."""
@@ -87,6 +92,11 @@ class Compose(PositionalEncoding):
         """The smallest of the groups."""
         groups = (e.symmetry for e in self.encodings)
         return min(groups, key=SYMMETRIES.index, default=SYMMETRIES[-1])
+
+    @property
+    def pair_channels(self) -> int:  # type: ignore[override]
+        """Of all the parts together: a gradient needs them all."""
+        return sum(e.pair_channels for e in self.encodings if "bias" in e.hooks)
 
     @property
     def hooks(self) -> frozenset[str]:

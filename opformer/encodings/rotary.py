@@ -22,8 +22,8 @@ __all__ = ["Rotary"]
 class Rotary(PositionalEncoding):
     r"""Rotary encoding for continuous coordinates in any number of dimensions.
 
-    The wave vectors of each head point in random directions; their wavelengths are geometric from
-    the shortest to the longest. Both are fitted if ``learnable``.
+    The wavelengths of each head are geometric from the longest to the shortest. Wave vectors and
+    with them the wavelengths are fitted if ``learnable``.
 
     Parameters
     ----------
@@ -35,6 +35,17 @@ class Rotary(PositionalEncoding):
         Shortest and longest, in the units of the coordinates. The default suits coordinates in
         about [-1, 1].
     learnable : bool
+    directions : "random" or "axes"
+        Of the wave vectors: drawn for each pair of channels, evenly from all directions, or along
+        the axes in turn, all axes with the same wavelengths.
+
+    Examples
+    --------
+    With integer positions and these wavelengths it is that of 2021, from the longest wave on:
+
+    >>> wavelengths = 2 * math.pi, 2 * math.pi * 10000 ** (3 / 4)
+    >>> Rotary(1, 1, 8, wavelengths=wavelengths, directions="axes").wave[0, :, 0].detach()
+    tensor([0.0010, 0.0100, 0.1000, 1.0000])
     """
 
     symmetry = "translation"
@@ -47,16 +58,22 @@ class Rotary(PositionalEncoding):
         *,
         wavelengths: tuple[float, float] = (0.5, 8.0),
         learnable: bool = True,
+        directions: str = "random",
     ) -> None:
         super().__init__()
         if channels % 2:
             raise ValueError(f"channels of a head must be even, got {channels}")
+        if directions not in ("random", "axes"):
+            raise ValueError(f'directions must be "random" or "axes", got {directions!r}')
+        if directions == "axes" and channels < 2 * dim:
+            raise ValueError(
+                f"directions along {dim} axes need {2 * dim} channels a head at least, "
+                f"got {channels}"
+            )
         self.dim, self.heads, self.channels = dim, heads, channels
         self.wavelengths, self.learnable = tuple(wavelengths), learnable
-        directions = nn.functional.normalize(torch.randn(heads, channels // 2, dim), dim=-1)
-        shortest, longest = (math.log(w) for w in self.wavelengths)
-        numbers = 2 * math.pi / torch.linspace(longest, shortest, channels // 2).exp()
-        self.wave = nn.Parameter(directions * numbers[:, None], requires_grad=learnable)
+        self.directions = directions
+        self.wave = nn.Parameter(self._wave_vectors(), requires_grad=learnable)
 
     def rotate(self, x: Tensor, domain: Domain) -> Tensor:
         """Turn the pairs (j, j + e/2) of channels by κ_j·x, in float32 or better."""
@@ -66,3 +83,15 @@ class Rotary(PositionalEncoding):
             a, b = x.to(points.dtype).chunk(2, -1)
             cos, sin = angles.cos(), angles.sin()
             return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
+
+    def _wave_vectors(self) -> Tensor:
+        """κ of each head and pair, (h, e/2, d), from the longest wave to the shortest."""
+        pairs, step = self.channels // 2, self.dim if self.directions == "axes" else 1
+        shortest, longest = (math.log(w) for w in self.wavelengths)
+        scales = torch.linspace(longest, shortest, -(-pairs // step))
+        numbers = 2 * math.pi / scales.exp().repeat_interleave(step)[:pairs, None]
+        if self.directions == "random":
+            towards = nn.functional.normalize(torch.randn(self.heads, pairs, self.dim), dim=-1)
+        else:
+            towards = torch.eye(self.dim).repeat(len(scales), 1)[:pairs]
+        return (towards * numbers).expand(self.heads, pairs, self.dim).clone()

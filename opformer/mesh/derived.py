@@ -7,9 +7,11 @@
 ``normal:mesh``     the unit normal of a surface in space or a curve in the plane
 ``indicator:PART``  one on the part, zero elsewhere; a cell is on a part of the boundary if it
                     touches it
+``heat:K``          where a point lies within the mesh, whatever its pose and however it is bent:
+                    heat-kernel signatures at K times, see :mod:`opformer.mesh.intrinsic`
 ==================  ==============================================================================
 
-PART is "boundary" or a field of zeros and ones, see :mod:`opformer.mesh.parts`.
+PART is "boundary" or a field of zeros and ones, see :mod:`opformer.mesh.parts`; K is a number.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from opformer._cells import TOPOLOGICAL_DIMENSION
 from opformer.errors import MeshError
 from opformer.mesh.distance import distances, simplices
 from opformer.mesh.fields import Location, blocks, read_field
+from opformer.mesh.intrinsic import heat_signature
 from opformer.mesh.normals import boundary_normals, surface_normals
 from opformer.mesh.parts import find_part, part_names, part_weights
 from opformer.quadrature import boundary, cell_weights, lumping, node_weights
@@ -61,7 +64,7 @@ def derived_field(mesh: meshio.Mesh, name: str, at: Location) -> np.ndarray:
     if at not in ("points", "cells"):
         raise MeshError(f'at must be "points" or "cells", got {at!r}')
     if not is_derived(name):
-        raise MeshError(f"field {name!r} is none of {', '.join(f'{f}:PART' for f in _FUNCTIONS)}")
+        raise MeshError(f"field {name!r} is none of {', '.join(_NAMES)}")
     function, _, part = name.partition(":")
     try:
         values = _FUNCTIONS[function](mesh, part, at)
@@ -92,11 +95,7 @@ def _distance(mesh: meshio.Mesh, name: str, at: Location) -> np.ndarray:
 def _normal(mesh: meshio.Mesh, name: str, at: Location) -> np.ndarray:
     if name == _MESH and name not in part_names(mesh):
         return surface_normals(mesh, at)
-    values = boundary_normals(mesh, name)
-    if at == "points":
-        return values
-    bare = meshio.Mesh(mesh.points, mesh.cells, point_data={name: values})
-    return read_field(bare, name, at)
+    return _from_points(mesh, boundary_normals(mesh, name), at)
 
 
 def _indicator(mesh: meshio.Mesh, name: str, at: Location) -> np.ndarray:
@@ -108,4 +107,18 @@ def _indicator(mesh: meshio.Mesh, name: str, at: Location) -> np.ndarray:
     return (touched if top is None else top).astype(float)
 
 
-_FUNCTIONS = {"distance": _distance, "normal": _normal, "indicator": _indicator}
+def _heat(mesh: meshio.Mesh, times: str, at: Location) -> np.ndarray:
+    if not times.isdecimal() or int(times) == 0:
+        raise MeshError(f"heat takes a number of channels, such as heat:8, got {times!r}")
+    return _from_points(mesh, heat_signature(mesh.points, blocks(mesh), int(times)), at)
+
+
+def _from_points(mesh: meshio.Mesh, values: np.ndarray, at: Location) -> np.ndarray:
+    if at == "points":
+        return values
+    bare = meshio.Mesh(mesh.points, mesh.cells, point_data={"values": values})
+    return read_field(bare, "values", at)
+
+
+_FUNCTIONS = {"distance": _distance, "normal": _normal, "indicator": _indicator, "heat": _heat}
+_NAMES = [f"{name}:{'K' if name == 'heat' else 'PART'}" for name in _FUNCTIONS]
