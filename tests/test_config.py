@@ -104,6 +104,7 @@ def test_description_is_readable():
                         "heads": 4,
                         "channels": 16,
                         "wavelengths": [0.5, 8.0],
+                        "directions": "random",
                         "learnable": False,
                     },
                 }
