@@ -56,6 +56,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channels", type=positive, default=64, help="width of the tokens [64]")
     parser.add_argument("--heads", type=positive, default=4, help="kernels of each block [4]")
     parser.add_argument("--layers", type=positive, default=4, help="blocks [4]")
+    parser.add_argument(
+        "--equivariant",
+        action="store_true",
+        help="a model whose vectors and tensors turn with the space, exactly",
+    )
     parser.add_argument("--seed", type=int, default=0, help="[0]")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--overwrite", action="store_true", help="replace the run that is in RUN")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+from torch import nn
 
 from opformer import __version__, plotting
 from opformer._options import (
@@ -26,6 +27,7 @@ from opformer._options import (
 from opformer._prediction import predict
 from opformer.checkpoint import load_checkpoint
 from opformer.data import MeshDataset
+from opformer.equivariant_model import EquivariantTransformer
 from opformer.evaluation import evaluate
 from opformer.mesh import (
     inspect_path,
@@ -158,15 +160,7 @@ def _fit(options: argparse.Namespace) -> None:
     for note in data.notes:
         print(f"note: {note}")
     torch.manual_seed(options.seed)
-    model = OperatorTransformer(
-        data.dim,
-        data.in_channels,
-        data.out_channels,
-        parameter_channels=data.parameter_channels,
-        channels=options.channels,
-        heads=options.heads,
-        layers=options.layers,
-    )
+    model = _model(data, options)
     fit(
         model,
         data,
@@ -185,6 +179,18 @@ def _fit(options: argparse.Namespace) -> None:
     best = load_checkpoint(options.out / "best.pt")
     print(f"best validation error {best['best']:.4f} in epoch {best['epoch']} of {options.epochs}")
     print(f"wrote best.pt, last.pt and history.* to {options.out}")
+
+
+def _model(data: MeshDataset, options: argparse.Namespace) -> nn.Module:
+    sizes = {name: getattr(options, name) for name in ("channels", "heads", "layers")}
+    sizes["parameter_channels"] = data.parameter_channels
+    if not options.equivariant:
+        return OperatorTransformer(data.dim, data.in_channels, data.out_channels, **sizes)
+    if data.layout.trajectory:
+        raise ValueError("--equivariant and --trajectory: time is no direction of the space")
+    inputs, outputs = data.layout.kinds
+    vectors = options.heads * max(1, options.channels // (4 * options.heads))
+    return EquivariantTransformer(data.dim, inputs, outputs, vectors=vectors, **sizes)
 
 
 def _check_run(out: Path, *, resume: bool, overwrite: bool) -> None:

@@ -7,7 +7,8 @@ over the frames F that the case itself has: the principal axes of its domain,
 .. math:: C = \int (x-\bar x)(x-\bar x)^T d\mu\,/\,\mu(\Omega),
 
 in all choices of their signs, or one that the physics gives: the mean of a vector field, such as an
-inflow or a load, points along the first axis. Reference: Puny et al., arXiv:2110.03336.
+inflow, a load or gravity, points along the first axis, in space that of another one lies in the
+plane of the first two. Reference: Puny et al., arXiv:2110.03336.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class FrameAveraging(nn.Module):
         With ``dim``, ``in_channels``, ``out_channels`` and ``parameter_channels``.
     inputs, outputs : list of "scalar", "vector" or "tensor"
         What its channels are.
-    along : int, optional
-        In the plane: which vector of the inputs, counted from 0 among the vectors, gives the frame
-        by its mean over the domain. Without it the principal axes do.
+    along : list of int, optional
+        Which vectors of the inputs, counted from 0 among the vectors, give the frame by their means
+        over the domain: one in the plane, two in space. Without it the principal axes do.
     reflections : bool
         Whether frames are also mirrored, for E(d) instead of SE(d).
     """
@@ -52,13 +53,13 @@ class FrameAveraging(nn.Module):
         inputs: Sequence[str],
         outputs: Sequence[str],
         *,
-        along: int | None = None,
+        along: Sequence[int] = (),
         reflections: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
         self.inputs, self.outputs = list(inputs), list(outputs)
-        self.along, self.reflections = along, reflections
+        self.along, self.reflections = list(along), reflections
         self.dim: int = model.dim
         self.in_channels: int = model.in_channels
         self.out_channels: int = model.out_channels
@@ -68,8 +69,11 @@ class FrameAveraging(nn.Module):
             wanted = self.in_channels if name == "inputs" else self.out_channels
             if sizes != wanted:
                 raise ValueError(f"{name} {kinds} are {sizes} channels, the model has {wanted}")
-        if along is not None and (self.dim != 2 or not 0 <= along < self.inputs.count("vector")):
-            raise ValueError(f"along needs 2 coordinates and vector {along} among {self.inputs}")
+        vectors = range(self.inputs.count("vector"))
+        if self.along and (len(self.along) != self.dim - 1 or not {*self.along} <= {*vectors}):
+            raise ValueError(
+                f"along must be {self.dim - 1} of the {len(vectors)} input vectors, got {along}"
+            )
 
     @property
     def kinds(self) -> tuple[list[str], list[str]]:
@@ -112,19 +116,39 @@ class FrameAveraging(nn.Module):
         return torch.stack(said).mean(0)
 
     def _frames(self, source: Domain, fields: Tensor) -> list[Tensor]:
-        if self.along is None:
-            axes = principal_axes(source)
-            # Right-handed; a choice of signs keeps the hand if their product is one.
-            axes = torch.cat(
-                [axes[..., :1] * torch.linalg.det(axes)[..., None, None].sign(), axes[..., 1:]], -1
-            )
-            signs: list[tuple[float, ...]] = list(product((1.0, -1.0), repeat=self.dim))
+        if self.along:
+            found = [f for kind, f in split(fields, self.inputs, self.dim) if kind == "vector"]
+            axes = _axes_along([source.mean(found[i].double()) for i in self.along])
+            free = 1  # of what is perpendicular to them only the sign is open
         else:
-            vectors = [f for kind, f in split(fields, self.inputs, 2) if kind == "vector"]
-            first = nn.functional.normalize(source.mean(vectors[self.along]).double(), dim=-1)
-            axes = torch.stack([first, torch.stack([-first[..., 1], first[..., 0]], -1)], -1)
-            signs = [(1.0, 1.0), (1.0, -1.0)]
+            axes, free = principal_axes(source), self.dim
+        # Right-handed; a choice of signs keeps the hand if their product is one.
+        hand = torch.linalg.det(axes).sign()[..., None, None]
+        axes = torch.cat([axes[..., :-1], axes[..., -1:] * hand], -1)
+        fixed = (1.0,) * (self.dim - free)
+        signs = [(*fixed, *choice) for choice in product((1.0, -1.0), repeat=free)]
         return [axes * axes.new_tensor(s) for s in signs if self.reflections or prod(s) > 0]
+
+
+def _axes_along(vectors: Sequence[Tensor]) -> Tensor:
+    """Orthonormal axes, (..., d, d): the first along the first vector, and so on (Gram-Schmidt)."""
+    axes: list[Tensor] = []
+    largest = torch.stack([v.norm(dim=-1) for v in vectors]).amax(0)
+    for v in vectors:
+        for axis in axes:
+            v = v - (v * axis).sum(-1, keepdim=True) * axis
+        if (v.norm(dim=-1) <= DEGENERATE * largest).any():
+            warnings.warn(
+                "the vectors that give the frame vanish in the mean, or are parallel, in some "
+                "domain: its frame means nothing there",
+                stacklevel=2,
+            )
+        axes.append(nn.functional.normalize(v, dim=-1))
+    if len(axes) == 1:
+        axes.append(torch.stack([-axes[0][..., 1], axes[0][..., 0]], -1))
+    else:
+        axes.append(torch.linalg.cross(*axes))
+    return torch.stack(axes, -1)
 
 
 def principal_axes(domain: Domain) -> Tensor:

@@ -506,3 +506,16 @@ def test_warnings_are_lines(place, run, tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "inspect_path", inspect)
     status, out, err = run("inspect", "a.inp")
     assert (status, out, err) == (0, ["a page"], ["warning: a.inp: something of it is not read"])
+
+
+def test_fit_an_equivariant_model(place, run, tmp_path):
+    arguments = ["fit", place / "data", "--inputs", "f", "v", "--outputs", "g", "--equivariant"]
+    small = ["--epochs", 1, "--channels", 8, "--heads", 2, "--layers", 1, "--validation", 0.4]
+    status, out, err = run(*arguments, *small, "--out", tmp_path / "run")
+    assert (status, err) == (0, [])
+    model = load(tmp_path / "run").model
+    assert model.symmetry == "E(d)"
+    assert model.kinds == (["scalar", "vector", "scalar"], ["scalar"])
+    status, _, err = run("predict", tmp_path / "run", place / "fine" / "case_00.vtu", "-o",
+                         tmp_path / "out.vtu")  # fmt: skip
+    assert (status, err) == (0, [])

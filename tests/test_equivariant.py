@@ -117,12 +117,21 @@ def test_mirror_images_are_told_apart_only_where_asked(dim):
 
 
 def test_a_frame_by_the_physics():
-    check_equivariance(framed(2, along=1))
-    check_equivariance(framed(2, along=0, reflections=False))
-    with pytest.raises(ValueError, match="along needs 2 coordinates and vector 2 among"):
-        framed(2, along=2)
-    with pytest.raises(ValueError, match="along needs 2 coordinates"):
-        framed(3, along=0)
+    for reflections in (True, False):
+        check_equivariance(framed(2, along=[1], reflections=reflections))
+        check_equivariance(framed(3, along=[1, 0], reflections=reflections))
+    for dim, along in ((2, [2]), (3, [0]), (3, [0, 1, 1])):
+        with pytest.raises(ValueError, match=f"along must be {dim - 1} of the 2 input vectors"):
+            framed(dim, along=along)
+
+
+def test_vectors_that_give_no_frame_are_reported():
+    model = framed(3, along=[0, 1])
+    domain, p = Domain(torch.rand(9, 3), torch.rand(9)), torch.zeros(1)
+    fields = torch.cat([torch.ones(9, 1), torch.ones(9, 3), 2 * torch.ones(9, 3)], 1)
+    with pytest.warns(UserWarning, match="vanish in the mean, or are parallel"):
+        y = model(domain, fields, None, p)
+    assert y.isfinite().all()
 
 
 def test_a_plain_model_is_caught():
@@ -176,7 +185,7 @@ def test_described_and_built_again():
     f, p = torch.randn(9, 5), torch.randn(1)
     assert torch.equal(model(domain, f, None, p), again(domain, f, None, p))
     frames = framed(2)
-    assert build(describe(frames)).along is None
+    assert build(describe(frames)).along == []
 
 
 @pytest.mark.parametrize(
