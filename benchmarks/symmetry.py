@@ -56,12 +56,13 @@ FAR = 1e6  # extents: the bodies are about 1 long
 
 @dataclass(frozen=True)
 class Budget:
-    """Bodies to train and to test on, epochs, pairs of timed calls, and the seed of the fits."""
+    """Bodies to train and to test on, epochs, seed; pairs of timed calls, and their points."""
 
     train: int = 160
     test: int = 32
     epochs: int = 15
     rounds: int = 9
+    points: int = 1024
     seed: int = 0
 
 
@@ -103,7 +104,7 @@ class Problem:
 
         def frames() -> nn.Module:
             # In the plane the load tells a direction; in space its own axes are all a body has.
-            along = 0 if d == 2 else None
+            along = [0] if d == 2 else []
             return FrameAveraging(plain(), *self.kinds, along=along, reflections=False)
 
         def equivariant() -> nn.Module:
@@ -209,8 +210,9 @@ def units(problem: Problem, trained: dict[str, Surrogate], bodies: int = 4) -> N
             _row(f"{name}, {precision}", *(f"{x:.1e}" for x in worst))
 
 
-def cost(budget: Budget, n: int = 1024) -> None:
+def cost(budget: Budget) -> None:
     """Print what blocks and encodings cost, forward and backward, against what has less of it."""
+    n = budget.points
     print(f"\n## Cost, {n} points, width {WIDTH}, {HEADS} heads, forward and backward\n")
     _row("one block of vectors, 1 sample", "seconds", "/ no encoding", "/ Gaussian", "/ default")
     for dim, tokens in TOKENS.items():
@@ -308,8 +310,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="go through the motions")
     parser.add_argument("--seed", type=int, default=0, help="of the fits")
     a = parser.parse_args()
-    quick = {"train": 12, "test": 3, "epochs": 2, "rounds": 3} if a.quick else {}
-    budget = Budget(**quick, seed=a.seed)
+    short = {"train": 8, "test": 3, "epochs": 2, "rounds": 3, "points": 256}
+    budget = Budget(seed=a.seed, **(short if a.quick else {}))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     for dim in (2, 3):
         problem = Problem(a.folder, dim, budget)

@@ -65,6 +65,8 @@ class RandomPoses(Dataset[Sample]):
     ) -> None:
         self.data, self.reflections = data, reflections
         self.inputs, self.outputs = list(inputs), list(outputs)
+        if self.layout is not None and self.layout.trajectory:
+            raise ValueError("trajectories cannot be turned: time is no direction of the space")
 
     @property
     def layout(self) -> Any:

@@ -186,8 +186,6 @@ def _model(data: MeshDataset, options: argparse.Namespace) -> nn.Module:
     sizes["parameter_channels"] = data.parameter_channels
     if not options.equivariant:
         return OperatorTransformer(data.dim, data.in_channels, data.out_channels, **sizes)
-    if data.layout.trajectory:
-        raise ValueError("--equivariant and --trajectory: time is no direction of the space")
     inputs, outputs = data.layout.kinds
     vectors = options.heads * max(1, options.channels // (4 * options.heads))
     return EquivariantTransformer(data.dim, inputs, outputs, vectors=vectors, **sizes)

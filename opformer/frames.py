@@ -118,7 +118,10 @@ class FrameAveraging(nn.Module):
     def _frames(self, source: Domain, fields: Tensor) -> list[Tensor]:
         if self.along:
             found = [f for kind, f in split(fields, self.inputs, self.dim) if kind == "vector"]
-            axes = _axes_along([source.mean(found[i].double()) for i in self.along])
+            given = [found[i].double() for i in self.along]
+            axes = _axes_along(
+                [source.mean(f) for f in given], [source.mean(f.norm(dim=-1)) for f in given]
+            )
             free = 1  # of what is perpendicular to them only the sign is open
         else:
             axes, free = principal_axes(source), self.dim
@@ -130,14 +133,16 @@ class FrameAveraging(nn.Module):
         return [axes * axes.new_tensor(s) for s in signs if self.reflections or prod(s) > 0]
 
 
-def _axes_along(vectors: Sequence[Tensor]) -> Tensor:
-    """Orthonormal axes, (..., d, d): the first along the first vector, and so on (Gram-Schmidt)."""
+def _axes_along(vectors: Sequence[Tensor], sizes: Sequence[Tensor]) -> Tensor:
+    """Orthonormal axes, (..., d, d): the first along the first vector, and so on (Gram-Schmidt).
+
+    ``sizes`` are the mean lengths of the fields whose means the vectors are.
+    """
     axes: list[Tensor] = []
-    largest = torch.stack([v.norm(dim=-1) for v in vectors]).amax(0)
-    for v in vectors:
+    for v, size in zip(vectors, sizes, strict=True):
         for axis in axes:
             v = v - (v * axis).sum(-1, keepdim=True) * axis
-        if (v.norm(dim=-1) <= DEGENERATE * largest).any():
+        if (v.norm(dim=-1) <= DEGENERATE * size).any():
             warnings.warn(
                 "the vectors that give the frame vanish in the mean, or are parallel, in some "
                 "domain: its frame means nothing there",

@@ -128,8 +128,11 @@ class Layout:
         Raises
         ------
         ValueError
-            If a field has another number of components.
+            If a field has another number of components, or a case is a trajectory: time is no
+            direction of the space.
         """
+        if self.trajectory:
+            raise ValueError("a trajectory has no vectors: time is no direction of the space")
         parts = ["scalar"] * len(self.parts)
         return self._kinds(self.inputs) + parts, self._kinds(self.outputs)
 

@@ -95,6 +95,7 @@ class Standardizer(nn.Module):
             kinds = {"fields": inputs, "outputs": outputs}.get(name)
             if kinds is not None:
                 mean, std = _isotropic(mean, std, kinds, len(low))
+            std = torch.where(std > CONSTANT * mean.abs(), std, 1.0)
             state[f"{name}_mean"], state[f"{name}_std"] = mean, std
         self.load_state_dict(state)
         return self
@@ -138,8 +139,7 @@ class _Moments:
         self.mean, self.total, self.size = self.mean + share * step, joined, f.shape[-1]
 
     def mean_and_std(self) -> tuple[Tensor, Tensor]:
-        std = (self.spread / self.total).sqrt()
-        return self.mean, torch.where(std > CONSTANT * self.mean.abs(), std, 1.0)
+        return self.mean, (self.spread / self.total).sqrt()
 
 
 def _isotropic(mean: Tensor, std: Tensor, kinds: Sequence[str], dim: int) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,7 @@ def _isotropic(mean: Tensor, std: Tensor, kinds: Sequence[str], dim: int) -> tup
             center = m if kind == "scalar" else torch.zeros_like(m)
         size = (s.square() + (m - center).square()).mean().sqrt()
         means.append(center)
-        deviations.append(s if kind == "scalar" else torch.where(size > 0, size, 1).expand_as(s))
+        deviations.append(size.expand_as(s))
     return torch.cat([mean[:0], *means]), torch.cat([std[:0], *deviations])
 
 

@@ -511,7 +511,7 @@ def test_warnings_are_lines(place, run, tmp_path, monkeypatch):
 def test_fit_an_equivariant_model(place, run, tmp_path):
     arguments = ["fit", place / "data", "--inputs", "f", "v", "--outputs", "g", "--equivariant"]
     small = ["--epochs", 1, "--channels", 8, "--heads", 2, "--layers", 1, "--validation", 0.4]
-    status, out, err = run(*arguments, *small, "--out", tmp_path / "run")
+    status, _, err = run(*arguments, *small, "--out", tmp_path / "run")
     assert (status, err) == (0, [])
     model = load(tmp_path / "run").model
     assert model.symmetry == "E(d)"

@@ -132,6 +132,11 @@ def test_vectors_that_give_no_frame_are_reported():
     with pytest.warns(UserWarning, match="vanish in the mean, or are parallel"):
         y = model(domain, fields, None, p)
     assert y.isfinite().all()
+    swirl = torch.cat([torch.ones(9, 1), torch.rand(9, 2) - 0.5, torch.rand(9, 2)], 1)
+    plane = Domain(torch.rand(9, 2), torch.ones(9))
+    swirl[:, 1:3] -= plane.mean(swirl[:, 1:3])
+    with pytest.warns(UserWarning, match="vanish in the mean"):
+        framed(2, along=[0])(plane, swirl, None, p)
 
 
 def test_a_plain_model_is_caught():
@@ -354,6 +359,20 @@ def test_scales_that_single_out_no_direction():
     turned = Standardizer.fit([move(s, q, **kinds) for s in samples], **kinds)
     for name in ("fields_mean", "fields_std", "outputs_mean", "outputs_std"):
         assert difference(getattr(turned, name), getattr(scale, name)) < TIGHT
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+def test_a_component_that_is_always_zero_has_no_scale_of_its_own(unit):
+    u = unit * torch.linspace(1, 2, 20, dtype=torch.float64)[:, None]
+    sample = Sample(Domain(torch.rand(20, 2).double(), torch.ones(20)), torch.cat([u, 0 * u], 1),
+                    outputs=u)  # fmt: skip
+    scale = Standardizer.fit([sample], inputs=["vector"], outputs=["scalar"])
+    assert difference(scale.fields_std, (u.square().mean() / 2).sqrt().expand(2)) < TIGHT
+
+
+def test_time_is_no_direction(folder):
+    with pytest.raises(ValueError, match="time is no direction of the space"):
+        Layout(inputs={"u": 2}, axes=[0, 1], velocity=1.0).kinds  # noqa: B018
 
 
 def test_a_fitted_surrogate_turns_exactly(folder, tmp_path):
