@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from opformer._fused import targets_at_once
 from opformer.domain import Domain
 from opformer.encodings import Compose, PositionalEncoding
-from opformer.integral import kernel_integral
+from opformer.integral import causal_bias, kernel_integral
 
 __all__ = ["Attention"]
 
@@ -34,6 +34,10 @@ class Attention(nn.Module):
         How position enters the kernel; its ``embed`` is left to the model that makes the tokens.
     qk_norm : bool
         Scale query and key of each head to unit root mean square, with a learned gain a channel.
+    causal_axis : int, optional
+        The coordinate that orders the domain (negative: from the last). A target integrates over
+        the sources whose coordinate is not larger than its own; equal ones count. With none such it
+        gets 0, plus the bias of the output.
 
     Examples
     --------
@@ -50,11 +54,13 @@ class Attention(nn.Module):
         *,
         encoding: PositionalEncoding | None = None,
         qk_norm: bool = True,
+        causal_axis: int | None = None,
     ) -> None:
         super().__init__()
         if channels % heads:
             raise ValueError(f"channels must be a multiple of heads, got {channels} and {heads}")
         self.channels, self.heads, self.qk_norm = channels, heads, qk_norm
+        self.causal_axis = causal_axis
         self.encoding = Compose() if encoding is None else encoding
         self.query = nn.Linear(channels, channels)
         # A bias of the key would cancel in the softmax, but for norms and rotations in between.
@@ -123,15 +129,33 @@ class Attention(nn.Module):
         return targets_at_once(samples * channels, source.size)
 
     def _bias(self, target: Domain, source: Domain) -> Callable[[slice], Tensor] | None:
-        """The dense bias by chunks of targets, where the encoding has one."""
-        if "bias" not in self.encoding.hooks:
+        """By chunks of targets, the dense bias of the encoding, and -inf for later sources."""
+        axis, dense = self.causal_axis, "bias" in self.encoding.hooks
+        if axis is None and not dense:
             return None
 
         def rows_of_bias(rows: slice) -> Tensor:
-            bias = self.encoding.bias(target.take(rows), source)
-            if bias is None:
-                name = type(self.encoding).__name__
-                raise ValueError(f"{name}.bias must return a tensor (..., h, n, m), got None")
-            return bias
+            at = target.take(rows)
+            if axis is None:
+                return self._dense(at, source)
+            t, s = _coordinate(at, axis), _coordinate(source, axis)
+            return causal_bias(t, s, self._dense(at, source) if dense else None)
 
         return rows_of_bias
+
+    def _dense(self, target: Domain, source: Domain) -> Tensor:
+        bias = self.encoding.bias(target, source)
+        if bias is None:
+            name = type(self.encoding).__name__
+            raise ValueError(f"{name}.bias must return a tensor (..., h, n, m), got None")
+        return bias
+
+
+def _coordinate(domain: Domain, axis: int) -> Tensor:
+    """One coordinate of the points, (..., n), without gradient: an order has none."""
+    if not -domain.dim <= axis < domain.dim:
+        raise ValueError(
+            f"causal_axis must be one of {domain.dim} coordinates, got {axis} for points "
+            f"{tuple(domain.points.shape)}"
+        )
+    return domain.points[..., axis].detach()

@@ -23,7 +23,7 @@ from opformer.equivariant import (
     Tokens,
     VectorMix,
 )
-from opformer.model import FieldOperator
+from opformer.field_operator import FieldOperator
 from opformer.motions import KINDS, channels_of, split
 from opformer.transformer import Encoder
 

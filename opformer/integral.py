@@ -24,7 +24,7 @@ from torch import Tensor
 
 from opformer._fused import Bias, attend, bias_rows, fits, join, slices
 
-__all__ = ["kernel_integral", "log_density", "merge", "partial_integral"]
+__all__ = ["causal_bias", "kernel_integral", "log_density", "merge", "partial_integral"]
 
 Factors = tuple[Tensor, Tensor]
 
@@ -153,6 +153,37 @@ def merge(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     lse = torch.logsumexp(logs.masked_fill(dead, 0), 0)
     y = (torch.exp(logs - lse).unsqueeze(-1) * values).sum(0)
     return y.masked_fill(dead.unsqueeze(-1), 0).to(values.dtype), lse.masked_fill(dead, -torch.inf)
+
+
+def causal_bias(t: Tensor, s: Tensor, bias: Tensor | None = None) -> Tensor:
+    r"""The bias that makes the integral a Volterra operator: no target hears what is later.
+
+    .. math:: y(t) = \int_{s \le t} \alpha(t,s)\,v(s)\,d\mu(s)
+
+    Times are compared, not places in the array: sources of the target's own time are heard.
+
+    Parameters
+    ----------
+    t : Tensor, shape (..., n), floating
+        The times of the targets; of a chunk of them, as :func:`kernel_integral` asks for it.
+    s : Tensor, shape (..., m)
+        Those of the sources.
+    bias : Tensor, shape (..., h, n, m), or one that broadcasts to it, optional
+        Kept where the source is not later. What it holds elsewhere is not read.
+
+    Returns
+    -------
+    Tensor, shape (..., h, n, m), (..., 1, n, m) without a bias; -inf where the source is later
+
+    Examples
+    --------
+    >>> t = torch.tensor([0.0, 2.0, 1.0])
+    >>> q, v = torch.zeros(1, 3, 8), torch.tensor([[[6.0], [0.0], [2.0]]])
+    >>> kernel_integral(q, q, v, bias=lambda rows: causal_bias(t[rows], t))[0, :, 0]
+    tensor([6.0000, 2.6667, 4.0000])
+    """
+    later = s[..., None, None, :] > t[..., None, :, None]
+    return torch.where(later, -torch.inf, t.new_zeros(()) if bias is None else bias)
 
 
 def log_density(weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,18 +13,18 @@ the inputs.
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from opformer._fused import slices
-from opformer.domain import Domain, as_target
+from opformer.domain import Domain
 from opformer.encodings import Compose, Coordinates, GaussianBias, PositionalEncoding, Rotary
+from opformer.encodings.base import SYMMETRIES
+from opformer.field_operator import FieldOperator
 from opformer.transformer import Decoder, Encoder, FeedForward
 
-__all__ = ["Encoded", "OperatorTransformer", "default_encoding"]
+__all__ = ["OperatorTransformer", "default_encoding"]
 
 
 def default_encoding(dim: int, channels: int, heads: int) -> PositionalEncoding:
@@ -34,149 +34,6 @@ def default_encoding(dim: int, channels: int, heads: int) -> PositionalEncoding:
         Rotary(dim, heads, channels // heads),
         GaussianBias(dim, heads, channels),
     )
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """An encoded input, made once by ``encode``: what every target reads in ``decode``."""
-
-    source: Domain
-    fields: Tensor
-    parameters: Tensor
-    trace: list[Tensor]
-
-
-class FieldOperator(nn.Module):
-    """A network between functions, of four parts that a subclass makes in its constructor.
-
-    ``lift`` makes tokens of fields at points, ``encoder`` is a :class:`opformer.Encoder` or like
-    one, ``project`` makes output channels of tokens; with ``decoder_layers`` there are ``query``
-    and ``decoder`` for tokens that start from nothing.
-    """
-
-    dim: int
-    in_channels: int
-    out_channels: int
-    parameter_channels: int
-    decoder_layers: int = 0
-    lift: nn.Module
-    encoder: Encoder
-    project: nn.Module
-    query: nn.Module
-    decoder: nn.Module
-
-    def forward(
-        self,
-        source: Domain,
-        fields: Tensor | None = None,
-        target: Domain | Tensor | None = None,
-        parameters: Tensor | None = None,
-        *,
-        target_fields: Tensor | None = None,
-    ) -> Tensor:
-        """Output fields at the target.
-
-        Parameters
-        ----------
-        source : Domain of m points, (..., m, dim)
-        fields : Tensor, shape (..., m, in_channels), optional
-            None for a model without input fields.
-        target : Domain or Tensor of points (..., n, dim), optional
-            The source by default. Weights of a target are not read.
-        parameters : Tensor, shape (..., parameter_channels), optional
-        target_fields : Tensor, shape (..., n, in_channels), optional
-            The input fields at the targets; without them the source's are interpolated there. Not
-            read if there are decoder layers.
-
-        Returns
-        -------
-        Tensor, shape (..., n, out_channels)
-
-        Raises
-        ------
-        ValueError
-            On shapes that do not fit the model.
-        """
-        state = self.encode(source, fields, parameters)
-        if target is None and not self.decoder_layers:
-            return self.project(state.trace[-1])
-        if target is None:
-            target = state.source
-        return self.decode(state, target, target_fields)
-
-    def encode(
-        self, source: Domain, fields: Tensor | None = None, parameters: Tensor | None = None
-    ) -> Encoded:
-        """Run the encoder over the source, once for any number of targets."""
-        source = self._cast(source)
-        fields = self._read_fields(source, fields)
-        parameters = self._read_parameters(source, parameters)
-        tokens = self.lift(torch.cat([fields, _spread(parameters, source)], -1), source)
-        return Encoded(source, fields, parameters, self.encoder.trace(tokens, source))
-
-    def decode(
-        self,
-        state: Encoded,
-        target: Domain | Tensor,
-        fields: Tensor | None = None,
-        *,
-        chunk: int | None = None,
-    ) -> Tensor:
-        """Output fields at the targets, the same whatever ``chunk`` of them is done at a time.
-
-        ``fields`` are the input fields at the targets, as ``target_fields`` of the call.
-        """
-        target = self._cast(as_target(target))
-        if target.weights.shape[:-1] != state.source.weights.shape[:-1]:
-            raise ValueError(
-                f"target must have the batch axes {tuple(state.source.weights.shape[:-1])} of the "
-                f"source, got points {tuple(target.points.shape)}"
-            )
-        if self.decoder_layers:
-            fields = None  # a learned token stands for them
-        elif fields is None:
-            fields = state.source.interpolate(state.fields, target.points)
-        else:
-            fields = self._read_fields(target, fields)
-        parts = [
-            self._decode(state, target.take(rows), None if fields is None else fields[..., rows, :])
-            for rows in slices(target.size, target.size if chunk is None else chunk)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
-
-    def _decode(self, state: Encoded, target: Domain, fields: Tensor | None) -> Tensor:
-        parameters = _spread(state.parameters, target)
-        if fields is None:
-            x = self.query(parameters, target)
-            return self.project(self.decoder(x, target, state.trace[-1], state.source))
-        x = self.lift(torch.cat([fields, parameters], -1), target)
-        return self.project(self.encoder.at(x, target, state.trace[:-1], state.source))
-
-    def _cast(self, domain: Domain) -> Domain:
-        if domain.dim != self.dim:
-            shape = tuple(domain.points.shape)
-            raise ValueError(f"the model has {self.dim} coordinates, got points {shape}")
-        return domain.to(dtype=next(self.parameters()).dtype)
-
-    def _read_fields(self, domain: Domain, fields: Tensor | None) -> Tensor:
-        """Fields in the model's dtype; NaN and Inf at points of measure zero become 0."""
-        shape = (*domain.weights.shape, self.in_channels)
-        if fields is None:
-            fields = domain.points.new_zeros(*domain.weights.shape, 0)
-        if tuple(fields.shape) != shape:
-            raise ValueError(
-                f"fields must have shape (..., n, in_channels) = {shape}, got {tuple(fields.shape)}"
-            )
-        blank = domain.null.unsqueeze(-1) & ~fields.isfinite()
-        return torch.where(blank, 0, fields).to(domain.points.dtype)
-
-    def _read_parameters(self, domain: Domain, parameters: Tensor | None) -> Tensor:
-        shape = (*domain.weights.shape[:-1], self.parameter_channels)
-        if parameters is None:
-            parameters = domain.points.new_zeros(*shape[:-1], 0)
-        if tuple(parameters.shape) != shape:
-            raise ValueError(f"parameters must have shape {shape}, got {tuple(parameters.shape)}")
-        return parameters.to(domain.points.dtype)
 
 
 class OperatorTransformer(FieldOperator):
@@ -203,6 +60,12 @@ class OperatorTransformer(FieldOperator):
         through it alone, so the model has the symmetry that it declares.
     norm_first, qk_norm : bool
         Pre-LN; root-mean-square norm of queries and keys.
+    causal_axis : int, optional
+        The coordinate that orders the domain, time for instance: no output depends on fields where
+        it is larger. Times that the model's dtype does not tell apart are equal. The symmetry is
+        then translation at most.
+    activation : "gelu", "relu" or "swiglu"
+        Of all feed-forwards.
 
     Examples
     --------
@@ -214,6 +77,15 @@ class OperatorTransformer(FieldOperator):
     >>> model.decode(state, torch.rand(7, 2)).shape
     torch.Size([7, 3])
     """
+
+    encoding: PositionalEncoding
+
+    @property
+    def symmetry(self) -> str:
+        """The motions of the space that the model does not see."""
+        if self.causal_axis is None:
+            return self.encoding.symmetry
+        return min(self.encoding.symmetry, "translation", key=SYMMETRIES.index)
 
     def __init__(
         self,
@@ -230,25 +102,25 @@ class OperatorTransformer(FieldOperator):
         encoding: PositionalEncoding | None = None,
         norm_first: bool = True,
         qk_norm: bool = True,
+        causal_axis: int | None = None,
+        activation: str = "gelu",
     ) -> None:
         super().__init__()
         self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
         self.parameter_channels, self.channels, self.heads = parameter_channels, channels, heads
         self.layers, self.decoder_layers, self.hidden = layers, decoder_layers, hidden
         self.norm_first, self.qk_norm = norm_first, qk_norm
+        self.causal_axis, self.activation = causal_axis, activation
         encoding = default_encoding(dim, channels, heads) if encoding is None else encoding
         # Kept for its description, out of the module tree: the copies below have the parameters.
         object.__setattr__(self, "encoding", encoding)
-        options: dict[str, Any] = {
-            "encoding": encoding,
-            "hidden": hidden,
-            "norm_first": norm_first,
-            "qk_norm": qk_norm,
-        }
-        self.lift = Lift(in_channels + parameter_channels, channels, encoding, hidden)
+        options: dict[str, Any] = {"encoding": encoding, "hidden": hidden, "qk_norm": qk_norm}
+        options |= {"norm_first": norm_first, "causal_axis": causal_axis, "activation": activation}
+        own = channels, encoding, hidden, activation
+        self.lift = Lift(in_channels + parameter_channels, *own)
         self.encoder = Encoder(layers, channels, heads, **options)
         if decoder_layers:
-            self.query = Lift(parameter_channels, channels, encoding, hidden)
+            self.query = Lift(parameter_channels, *own)
             self.decoder = Decoder(decoder_layers, channels, heads, **options)
         self.project = nn.Linear(channels, out_channels)
 
@@ -257,21 +129,21 @@ class Lift(nn.Module):
     """Tokens of the fields at their positions: linear, embedding, and a feed-forward of both."""
 
     def __init__(
-        self, in_channels: int, channels: int, encoding: PositionalEncoding, hidden: int | None
+        self,
+        in_channels: int,
+        channels: int,
+        encoding: PositionalEncoding,
+        hidden: int | None,
+        activation: str,
     ) -> None:
         super().__init__()
         # One more channel, constant: the bias, and all there is where the geometry is the input.
         self.linear = nn.Linear(in_channels + 1, channels, bias=False)
         self.encoding = deepcopy(encoding.only("embed"))
-        self.feed_forward = FeedForward(channels, hidden)
+        self.feed_forward = FeedForward(channels, hidden, activation)
 
     def forward(self, fields: Tensor, domain: Domain) -> Tensor:
         """(..., n, in_channels) to tokens (..., n, channels)."""
         x = self.linear(torch.cat([fields, torch.ones_like(domain.points[..., :1])], -1))
         x = self.encoding.embed(x, domain)
         return x + self.feed_forward(x)
-
-
-def _spread(parameters: Tensor, domain: Domain) -> Tensor:
-    """Global parameters (..., p) as constant fields (..., n, p)."""
-    return parameters.unsqueeze(-2).expand(*parameters.shape[:-1], domain.size, -1)

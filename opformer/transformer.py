@@ -5,7 +5,8 @@ r"""Transformer blocks over domains: base state plus interaction correction plus
 
 (Pre-LN; Post-LN, :math:`x\leftarrow\mathrm{LN}(x+F(x))`, on request). Every block can be read at
 any target: a point of measure zero, which listens to the sources and is not heard. References:
-Vaswani et al., arXiv:1706.03762; Xiong et al., arXiv:2002.04745 (Pre-LN).
+Vaswani et al., arXiv:1706.03762; Xiong et al., arXiv:2002.04745 (Pre-LN); Shazeer,
+arXiv:2002.05202 (SwiGLU).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from opformer.attention import Attention
@@ -23,19 +25,38 @@ from opformer.encodings import Compose, PositionalEncoding
 __all__ = ["Decoder", "DecoderBlock", "Encoder", "EncoderBlock", "FeedForward"]
 
 
+class SwiGLU(nn.Module):
+    """One half of the channels gates the other, (a, c) to silu(a) · c."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., 2k) to (..., k)."""
+        gate, value = x.chunk(2, -1)
+        return F.silu(gate) * value
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": SwiGLU}
+
+
 class FeedForward(nn.Sequential):
-    """Two layers at every point: Linear, GELU, Linear.
+    r"""Two layers at every point: Linear, activation, Linear.
+
+    With "swiglu" it is :math:`W_2\bigl(\mathrm{silu}(W_1 x + b_1)\odot(W_3 x + b_3)\bigr) + b_2`,
+    and the first layer holds :math:`W_1` over :math:`W_3`.
 
     Parameters
     ----------
     channels : int
     hidden : int, optional
         Width of the inner layer; 2·channels by default.
+    activation : "gelu", "relu" (that of 2017) or "swiglu"
     """
 
-    def __init__(self, channels: int, hidden: int | None = None) -> None:
+    def __init__(self, channels: int, hidden: int | None = None, activation: str = "gelu") -> None:
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {[*ACTIVATIONS]}, got {activation!r}")
         hidden = 2 * channels if hidden is None else hidden
-        super().__init__(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, channels))
+        first = nn.Linear(channels, 2 * hidden if activation == "swiglu" else hidden)
+        super().__init__(first, ACTIVATIONS[activation](), nn.Linear(hidden, channels))
 
 
 class EncoderBlock(nn.Module):
@@ -49,6 +70,10 @@ class EncoderBlock(nn.Module):
     norm_first : bool
         Pre-LN (True) or Post-LN.
     qk_norm : bool
+    causal_axis : int, optional
+        Of :class:`opformer.Attention`: the coordinate that orders the domain.
+    activation : str
+        Of :class:`FeedForward`.
     """
 
     def __init__(
@@ -60,11 +85,15 @@ class EncoderBlock(nn.Module):
         hidden: int | None = None,
         norm_first: bool = True,
         qk_norm: bool = True,
+        causal_axis: int | None = None,
+        activation: str = "gelu",
     ) -> None:
         super().__init__()
         self.norm_first = norm_first
-        self.attention = Attention(channels, heads, encoding=encoding, qk_norm=qk_norm)
-        self.feed_forward = FeedForward(channels, hidden)
+        self.attention = Attention(
+            channels, heads, encoding=encoding, qk_norm=qk_norm, causal_axis=causal_axis
+        )
+        self.feed_forward = FeedForward(channels, hidden, activation)
         self.attention_norm = nn.LayerNorm(channels)
         self.feed_forward_norm = nn.LayerNorm(channels)
 
@@ -136,7 +165,7 @@ class Encoder(Stack):
     """A stack of :class:`EncoderBlock` over one domain.
 
     ``Encoder(layers, channels, heads, *, encoding=None, norm_first=True, hidden=None,
-    qk_norm=True)``.
+    qk_norm=True, causal_axis=None, activation="gelu")``.
     """
 
     block = EncoderBlock

@@ -36,6 +36,7 @@ LEVELS = (
     ("encodings",),
     ("attention",),
     ("transformer", "equivariant"),
+    ("field_operator",),
     ("model",),
     ("equivariant_model", "frames"),
     ("sample", "measured"),

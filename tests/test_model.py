@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from tolerances import ROUNDING, difference
 
-from opformer import Domain, OperatorTransformer, stack
+from opformer import Domain, EquivariantTransformer, OperatorTransformer, stack
 from opformer.encodings import Compose, Coordinates, GaussianBias, Rotary
+from opformer.transformer import FeedForward
 
 TIGHT = ROUNDING[torch.float64]
 N, M = 6, 11
@@ -19,6 +21,7 @@ VARIANTS = {
     "post-LN": {"norm_first": False},
     "post-LN decoder": {"norm_first": False, "decoder_layers": 1},
     "no layers": {"layers": 0},
+    "swiglu": {"activation": "swiglu", "decoder_layers": 1},
 }
 every_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
@@ -168,6 +171,13 @@ def test_symmetry_is_that_of_the_encoding():
     assert difference(model(moved(source), u, moved(target)), model(source, u, target)) > 1e-3
 
 
+def test_the_activation_is_that_of_all_feed_forwards():
+    model = make(activation="relu", decoder_layers=1)
+    feeds = [m for m in model.modules() if isinstance(m, FeedForward)]
+    assert len(feeds) == 2 + 2 + 1  # of two lifts, of the blocks
+    assert all(isinstance(feed[1], torch.nn.ReLU) for feed in feeds)
+
+
 def test_encoding_once_is_enough():
     """`decode` runs no block over the source, and the state holds what it reads."""
     model, source, u = make(), domain(M), torch.randn(M, 2)
@@ -252,3 +262,32 @@ def test_a_target_of_another_batch_is_refused():
     source = Domain(torch.rand(6, 2), torch.rand(6))
     with pytest.raises(ValueError, match=r"target must have the batch axes \(\) of the source"):
         model(source, target=torch.rand(4, 3, 2))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OperatorTransformer(
+            2,
+            1,
+            2,
+            channels=16,
+            layers=2,
+            encoding=Compose(Rotary(2, 4, 4), GaussianBias(2, 4, 16)),
+        ),
+        EquivariantTransformer(2, ["scalar"], ["vector"], channels=16, vectors=8, layers=2),
+    ],
+    ids=["translation-invariant", "equivariant"],
+)
+def test_far_from_the_origin_no_digits_are_lost(model):
+    """In float32 a body of size 1 at 10⁶ has 16 places left; its offsets are taken in float64."""
+    generator = torch.Generator().manual_seed(0)
+    near = Domain(torch.rand(30, 2, generator=generator).double(), torch.rand(30))
+    far = replace(near, points=near.points + 1e6)
+    f = torch.randn(30, 1, generator=generator)
+    model = model.float()
+    with torch.no_grad():
+        y, z = model(near, f), model(far, f)
+        at, there = (model(d, f, d.points[:5] + 0.01) for d in (near, far))
+    assert difference(z, y) < ROUNDING[torch.float32]
+    assert difference(there, at) < ROUNDING[torch.float32]

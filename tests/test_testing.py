@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -559,7 +560,7 @@ class MaxPooled(Model):
         pooled = state.trace[-1].amax(-2, keepdim=True)
         trace = [*state.trace[:-1], state.trace[-1] + 0 * pooled]
         trace[0] = trace[0] + 0.1 * pooled
-        return type(state)(state.source, state.fields, state.parameters, trace)
+        return replace(state, trace=trace)
 
 
 class Uniform(Model):
@@ -605,7 +606,7 @@ MODELS = {
     PointNormed: "C8 chunk, C11 target",
     MaxPooled: "C2 null",
     Uniform: "C1 split",
-    Hidden: "C10 symmetry (E(d) declared, translation)",
+    Hidden: "C10 symmetry (E(d) declared, rotation)",
     TwoFaced: "C11 target (the source's own points)",
     Restless: "describe, build",
 }

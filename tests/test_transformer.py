@@ -51,6 +51,30 @@ def test_feed_forward():
     assert difference(feed(x)[1, 2], feed(x[1, 2])) < TIGHT
 
 
+def test_feed_forward_of_2017():
+    """W₂ max(0, W₁ x + b₁) + b₂."""
+    feed, x = FeedForward(C, 10, "relu"), torch.randn(3, N, C)
+    first, _, second = feed
+    z = x @ first.weight.T + first.bias
+    expected = torch.where(z > 0, z, 0) @ second.weight.T + second.bias
+    assert difference(feed(x), expected) < TIGHT
+
+
+def test_swiglu():
+    """W₂ (silu(W₁ x + b₁) ⊙ (W₃ x + b₃)) + b₂, silu(z) = z / (1 + e^-z)."""
+    feed, x = FeedForward(C, 10, "swiglu"), torch.randn(3, N, C)
+    first, _, second = feed
+    w1, w3, b1, b3 = *first.weight.split(10), *first.bias.split(10)
+    z = x @ w1.T + b1
+    inner = z / (1 + torch.exp(-z)) * (x @ w3.T + b3)
+    assert difference(feed(x), inner @ second.weight.T + second.bias) < TIGHT
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match=r"one of \['gelu', 'relu', 'swiglu'\], got 'tanh'"):
+        FeedForward(C, activation="tanh")
+
+
 @every_order
 @pytest.mark.parametrize("kind", [EncoderBlock, DecoderBlock])
 def test_a_block_in_formulas(norm_first, kind):
@@ -166,9 +190,10 @@ def test_null_points_do_not_speak(norm_first):
 
 
 def test_options_reach_the_blocks():
-    encoder = Encoder(2, C, HEADS, hidden=7, qk_norm=False)
+    encoder = Encoder(2, C, HEADS, hidden=7, qk_norm=False, activation="relu")
     for block in encoder.blocks:
         assert block.feed_forward[0].out_features == 7
+        assert isinstance(block.feed_forward[1], nn.ReLU)
         assert isinstance(block.attention.query_norm, nn.Identity)
     with pytest.raises(TypeError, match="depth"):
         Encoder(2, C, HEADS, depth=3)

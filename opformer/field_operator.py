@@ -1,0 +1,187 @@
+"""What every network between functions does: read fields, encode once, decode at any points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from opformer._fused import slices
+from opformer.domain import Domain, as_target
+from opformer.transformer import Encoder
+
+__all__ = ["Encoded", "FieldOperator"]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An encoded input, made once by ``encode``: what every target reads in ``decode``."""
+
+    source: Domain
+    fields: Tensor
+    parameters: Tensor
+    trace: list[Tensor]
+    origin: Tensor
+
+
+class FieldOperator(nn.Module):
+    """A network between functions, of four parts that a subclass makes in its constructor.
+
+    ``lift`` makes tokens of fields at points, ``encoder`` is a :class:`opformer.Encoder` or like
+    one, ``project`` makes output channels of tokens; with ``decoder_layers`` there are ``query``
+    and ``decoder`` for tokens that start from nothing.
+    """
+
+    dim: int
+    in_channels: int
+    out_channels: int
+    parameter_channels: int
+    decoder_layers: int = 0
+    causal_axis: int | None = None
+    lift: nn.Module
+    encoder: Encoder
+    project: nn.Module
+    query: nn.Module
+    decoder: nn.Module
+
+    @property
+    def symmetry(self) -> str:
+        """The motions of the space that the model keeps; "none" unless a subclass says more."""
+        return "none"
+
+    def forward(
+        self,
+        source: Domain,
+        fields: Tensor | None = None,
+        target: Domain | Tensor | None = None,
+        parameters: Tensor | None = None,
+        *,
+        target_fields: Tensor | None = None,
+    ) -> Tensor:
+        """Output fields at the target.
+
+        Parameters
+        ----------
+        source : Domain of m points, (..., m, dim)
+        fields : Tensor, shape (..., m, in_channels), optional
+            None for a model without input fields.
+        target : Domain or Tensor of points (..., n, dim), optional
+            The source by default. Weights of a target are not read.
+        parameters : Tensor, shape (..., parameter_channels), optional
+        target_fields : Tensor, shape (..., n, in_channels), optional
+            The input fields at the targets; without them the source's are interpolated there,
+            which a causal model refuses. Not read if there are decoder layers.
+
+        Returns
+        -------
+        Tensor, shape (..., n, out_channels)
+
+        Raises
+        ------
+        ValueError
+            On shapes that do not fit the model, or fields that a causal model misses at a target.
+        """
+        state = self.encode(source, fields, parameters)
+        if target is None and not self.decoder_layers:
+            return self.project(state.trace[-1])
+        return self.decode(state, source if target is None else target, target_fields)
+
+    def encode(
+        self, source: Domain, fields: Tensor | None = None, parameters: Tensor | None = None
+    ) -> Encoded:
+        """Run the encoder over the source, once for any number of targets."""
+        origin = self._origin(source)
+        source = self._cast(source, origin)
+        fields = self._read_fields(source, fields)
+        parameters = self._read_parameters(source, parameters)
+        tokens = self.lift(torch.cat([fields, _spread(parameters, source)], -1), source)
+        return Encoded(source, fields, parameters, self.encoder.trace(tokens, source), origin)
+
+    def decode(
+        self,
+        state: Encoded,
+        target: Domain | Tensor,
+        fields: Tensor | None = None,
+        *,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Output fields at the targets, the same whatever ``chunk`` of them is done at a time.
+
+        ``fields`` are the input fields at the targets, as ``target_fields`` of the call.
+        """
+        target = self._cast(as_target(target), state.origin)
+        if target.weights.shape[:-1] != state.source.weights.shape[:-1]:
+            raise ValueError(
+                f"target must have the batch axes {tuple(state.source.weights.shape[:-1])} of the "
+                f"source, got points {tuple(target.points.shape)}"
+            )
+        if self.decoder_layers:
+            fields = None  # a learned token stands for them
+        elif fields is None:
+            fields = self._interpolate(state, target)
+        else:
+            fields = self._read_fields(target, fields)
+        parts = [
+            self._decode(state, target.take(rows), None if fields is None else fields[..., rows, :])
+            for rows in slices(target.size, target.size if chunk is None else chunk)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
+
+    def _decode(self, state: Encoded, target: Domain, fields: Tensor | None) -> Tensor:
+        parameters = _spread(state.parameters, target)
+        if fields is None:
+            x = self.query(parameters, target)
+            return self.project(self.decoder(x, target, state.trace[-1], state.source))
+        x = self.lift(torch.cat([fields, parameters], -1), target)
+        return self.project(self.encoder.at(x, target, state.trace[:-1], state.source))
+
+    def _interpolate(self, state: Encoded, target: Domain) -> Tensor:
+        if self.causal_axis is not None and self.in_channels:
+            raise ValueError(
+                "a model with a causal_axis does not interpolate its input fields, which would "
+                "look ahead: give them at the targets as target_fields (fields of decode)"
+            )
+        return state.source.interpolate(state.fields, target.points)
+
+    def _origin(self, source: Domain) -> Tensor:
+        """What coordinates are counted from, (..., 1, d), in float64.
+
+        A model that sees offsets alone may count from the centre of the source, so that casting a
+        domain far from the origin loses no digits. A causal one may not: the centre looks ahead.
+        """
+        center = source.mean(source.points.double()).unsqueeze(-2)
+        fixed = self.symmetry == "none" or self.causal_axis is not None
+        return torch.zeros_like(center) if fixed else center
+
+    def _cast(self, domain: Domain, origin: Tensor) -> Domain:
+        if domain.dim != self.dim:
+            shape = tuple(domain.points.shape)
+            raise ValueError(f"the model has {self.dim} coordinates, got points {shape}")
+        dtype = next(self.parameters()).dtype
+        return replace(domain, points=(domain.points - origin).to(dtype))
+
+    def _read_fields(self, domain: Domain, fields: Tensor | None) -> Tensor:
+        """Fields in the model's dtype; NaN and Inf at points of measure zero become 0."""
+        shape = (*domain.weights.shape, self.in_channels)
+        if fields is None:
+            fields = domain.points.new_zeros(*domain.weights.shape, 0)
+        if tuple(fields.shape) != shape:
+            raise ValueError(
+                f"fields must have shape (..., n, in_channels) = {shape}, got {tuple(fields.shape)}"
+            )
+        blank = domain.null.unsqueeze(-1) & ~fields.isfinite()
+        return torch.where(blank, 0, fields).to(domain.points.dtype)
+
+    def _read_parameters(self, domain: Domain, parameters: Tensor | None) -> Tensor:
+        shape = (*domain.weights.shape[:-1], self.parameter_channels)
+        if parameters is None:
+            parameters = domain.points.new_zeros(*shape[:-1], 0)
+        if tuple(parameters.shape) != shape:
+            raise ValueError(f"parameters must have shape {shape}, got {tuple(parameters.shape)}")
+        return parameters.to(domain.points.dtype)
+
+
+def _spread(parameters: Tensor, domain: Domain) -> Tensor:
+    """Global parameters (..., p) as constant fields (..., n, p)."""
+    return parameters.unsqueeze(-2).expand(*parameters.shape[:-1], domain.size, -1)
