@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from opformer.sample import Sample
 from opformer.standardize import Standardizer
 
 __all__ = ["Surrogate", "load"]
+
+STRANGE = 30.0  # times the size of the training's meshes, or one part of it
 
 
 class Surrogate(nn.Module):
@@ -158,7 +161,19 @@ class Surrogate(nn.Module):
                 times.append(time_of(mesh, self.layout))
             meshes.append(mesh)
         sample = self.layout.join(samples, times, "") if self.layout.trajectory else samples[0]
+        self._check_size(sample)
         return sample.to(self.device), meshes, [part.size for part in samples]
+
+    def _check_size(self, sample: Sample) -> None:
+        """Warn of a mesh that is far from the size of those of the training."""
+        points = sample.source.points[~sample.source.null]
+        extent = float(np.ptp(points.numpy(), axis=0).max()) / float(2 * self.standardizer.length)
+        if not 1 / STRANGE < extent < STRANGE:
+            warnings.warn(
+                f"the mesh is {extent:.3g} times as large as the box of the training: "
+                "is it in another unit of length?",
+                stacklevel=3,
+            )
 
     def _at_nodes(self, sample: Sample, chunk: int | None) -> Tensor:
         own = slice(sample.size)  # the points of the measures of parts come after the mesh's own

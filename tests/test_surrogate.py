@@ -463,3 +463,11 @@ def test_a_model_that_cannot_be_described(data, tmp_path):
     with pytest.raises(TypeError, match="top of a module"):
         surrogate.save(tmp_path / "best.pt")
     assert not (tmp_path / "best.pt").exists()
+
+
+@pytest.mark.parametrize("unit", [1000.0, 0.001])
+def test_a_mesh_in_another_unit_is_said(surrogate, mesh, unit):
+    surrogate.predict(mesh)
+    mesh.points = mesh.points * unit
+    with pytest.warns(UserWarning, match="times as large as the box of the training: is it in an"):
+        surrogate.predict(mesh)
