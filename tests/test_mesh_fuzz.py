@@ -223,7 +223,6 @@ FORMATS = {
     "gmsh 4.1": Format("msh", [*LINEAR, "hexahedron20"], {"file_format": "gmsh"}, single=True),
     "gmsh 4.1 ascii": Format("msh", LINEAR, {"file_format": "gmsh", "binary": False}, single=True),
     "h5m": Format("h5m", ["triangle", "tetra"], single=True, needs="h5py"),
-    "hmf": Format("hmf", LINEAR, single=True, needs="h5py"),
     "med": Format("med", LINEAR, single=True, dims=BOTH, needs="h5py"),
     "medit": Format("mesh", LINEAR, single=True, dims=BOTH),
     "medit binary": Format("meshb", LINEAR, single=True, dims=BOTH),

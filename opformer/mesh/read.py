@@ -38,8 +38,9 @@ from opformer.mesh.vtk import VTK_EXTENSIONS, read_with_vtk, vtk_times
 
 __all__ = ["is_mesh_file", "read_mesh", "read_times", "steps_of"]
 
-# Of these meshio loses fields, sets or the numbers of nodes. VTK reads the first two.
-_LOSSY = {"exodus", "cgns", "mdpa", "wkt"}
+# Of these meshio loses fields, sets or the numbers of nodes. VTK reads the first two. With changed
+# bytes in the attributes of an .hmf file the HDF5 library never returns.
+_LOSSY = {"exodus", "cgns", "mdpa", "wkt", "hmf"}
 _READABLE = _helpers.reader_map.keys() - _LOSSY
 _VTK = "VTK"
 _READERS = {
