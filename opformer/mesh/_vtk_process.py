@@ -108,8 +108,12 @@ def _prepare_legacy(reader: Any, content: bytes) -> None:
     """Let VTK stumble over a word at the end: it has understood all before, and else tells nobody.
 
     Where a number is missing or is none, VTK leaves the rest of the numbers as they lie in memory.
+    In a binary file the word follows at once: what is missing of the last numbers is taken from it,
+    and it is no longer whole; an empty line before it would be taken in silence.
     """
-    content += f"\n\n{_END}\n".encode()
+    head = content.split(b"\n", 3)
+    binary = len(head) > 2 and head[2].strip().upper() == b"BINARY"
+    content += f"{'' if binary else chr(10) * 2}{_END}\n".encode()
     reader.ReadFromInputStringOn()
     reader.SetBinaryInputString(content, len(content))
 
