@@ -22,7 +22,7 @@ from opformer._grouping import equal_rows, packed
 from opformer._lagrange import CORNERS, LAGRANGE, lagrange_nodes, lagrange_order
 from opformer._shapes import reference_nodes, shape_functions, shape_of
 
-__all__ = ["Sharing", "cell_facets", "corner_count", "sharing"]
+__all__ = ["Sharing", "cell_facets", "corner_count", "facet_corners", "sharing"]
 
 Facets: TypeAlias = list[tuple[str, np.ndarray]]
 
@@ -69,6 +69,11 @@ def corner_count(name: str, n: int) -> int:
     return n if name == "polygon" else len(CORNERS[shape_of(name)])
 
 
+def facet_corners(name: str, nodes: np.ndarray) -> np.ndarray:
+    """The corners (m, k) of facets with nodes (m, n)."""
+    return nodes[:, : corner_count(name, nodes.shape[1])]
+
+
 class Sharing(NamedTuple):
     """How many cells share a facet; facets of no extent are left out.
 
@@ -89,7 +94,7 @@ class Sharing(NamedTuple):
 
 def sharing(facets: Facets) -> Sharing:
     """Compare all facets of a mesh, those of as many distinct corners with one another."""
-    corners = [nodes[:, : corner_count(name, nodes.shape[1])] for name, nodes in facets]
+    corners = [facet_corners(name, nodes) for name, nodes in facets]
     ends = np.cumsum([0, *map(len, corners)])
     once, crowded, first = np.zeros(ends[-1], dtype=bool), 0, ends[-1]
     for n, (rows, *words) in _corner_sets(corners).items():

@@ -69,10 +69,13 @@ class Step:
         """The mesh with those of the fields that are of an earlier step, ``first:NAME``."""
         points: dict[str, Any] = {}
         cells: dict[str, Any] = {}
+        read: dict[str, Any] = {}
         for name in fields:
             when, _, known = name.partition(":")
             if when in _EARLIER and name not in mesh.point_data and name not in mesh.cell_data:
-                other = self._earlier(mesh, name, when)
+                if when not in read:
+                    read[when] = self._earlier(mesh, name, when)
+                other = read[when]
                 if known not in other.point_data and known not in other.cell_data:
                     raise MeshError(
                         f"field {name!r}: there is no field {known!r} in the {when} step"

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from opformer.domain import Domain
-from opformer.encodings.relative import MAX_CHANGE, gaussian_factors
+from opformer.encodings.relative import gaussian_factors, gaussian_rates
 from opformer.integral import Factors, kernel_integral
 
 __all__ = [
@@ -197,9 +197,7 @@ class EquivariantAttention(nn.Module):
         return x.expand(*x.shape[:-3], self.heads, *x.shape[-2:])
 
     def _factors(self, s: Tensor, v: Tensor, target: Domain, source: Domain) -> Factors:
-        bound = math.log(MAX_CHANGE)
-        change = bound * torch.tanh(self.width(s) / bound)
-        gamma = (change - 2 * self.log_length - math.log(2)).exp().mT.unsqueeze(-1)
+        gamma = gaussian_rates(self.log_length, self.width(s))
         shift = (self.center(v) * self.log_length.exp()[:, None]).transpose(-3, -2)
         return gaussian_factors(target, source, gamma, shift)
 

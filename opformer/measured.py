@@ -103,12 +103,12 @@ class MeasuredMesh:
         The latter are those of :mod:`opformer.mesh.derived`: ``distance:boundary`` and the like. A
         set of cells of a lower dimension, a wall of lines, is the indicator of its nodes.
         """
-        if self.is_computed(name) and (name, at) not in self._derived:
+        if (name, at) not in self._derived:
+            if not self.is_computed(name):
+                return read_field(self.mesh, name, at, matrix=self.lumping)
             asked = f"indicator:{name}" if self.holds(name) else name
             self._derived[name, at] = derived_field(self.mesh, asked, at)
-        if (name, at) in self._derived:
-            return self._derived[name, at]
-        return read_field(self.mesh, name, at, matrix=self.lumping)
+        return self._derived[name, at]
 
     def is_computed(self, name: str) -> bool:
         """Whether a field is made of the geometry: a derived one, or a set of lower cells."""

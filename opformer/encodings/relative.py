@@ -19,7 +19,7 @@ from opformer.encodings.base import PositionalEncoding
 from opformer.encodings.distance import geometric
 from opformer.integral import Factors
 
-__all__ = ["GaussianBias", "gaussian_factors"]
+__all__ = ["GaussianBias", "gaussian_factors", "gaussian_rates"]
 
 # The token may change γ by this factor at most: factor channels cancel to about eps · γR².
 MAX_CHANGE = 20.0
@@ -84,12 +84,11 @@ class GaussianBias(PositionalEncoding):
 
     def _gamma(self, tokens: Tensor) -> Tensor:
         """γ of each head and target, (..., h, n, 1)."""
-        log_gamma = -2 * self.log_length - math.log(2)
-        change = tokens.new_zeros(*tokens.shape[:-1], self.heads)
-        if self.width is not None:
-            bound = math.log(MAX_CHANGE)
-            change = bound * torch.tanh(self.width(tokens) / bound)
-        return (log_gamma + change).exp().mT.unsqueeze(-1)
+        if self.width is None:
+            change = tokens.new_zeros(*tokens.shape[:-1], self.heads)
+        else:
+            change = self.width(tokens)
+        return gaussian_rates(self.log_length, change)
 
     def _shift(self, tokens: Tensor) -> Tensor:
         """u of each head and target, (..., h, n, d), in units of the head's length."""
@@ -103,6 +102,16 @@ class GaussianBias(PositionalEncoding):
         if self.log_stretch is None:
             return None
         return torch.linalg.matrix_exp(self.log_stretch + self.log_stretch.mT)
+
+
+def gaussian_rates(log_length: Tensor, change: Tensor) -> Tensor:
+    r"""γ = e^g / 2ℓ², (..., h, n, 1), of the heads' ℓ and of what the tokens say, (..., n, h).
+
+    The latter is bounded, :math:`|g|\le\log 20`.
+    """
+    bound = math.log(MAX_CHANGE)
+    change = bound * torch.tanh(change / bound)
+    return (change - 2 * log_length - math.log(2)).exp().mT.unsqueeze(-1)
 
 
 def gaussian_factors(

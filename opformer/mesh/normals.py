@@ -18,7 +18,7 @@ from scipy.sparse import coo_array, csr_array
 
 from opformer._alike import alike
 from opformer._cells import TOPOLOGICAL_DIMENSION, cell_integrals, reference_cell, shape_functions
-from opformer._facets import cell_facets, corner_count
+from opformer._facets import cell_facets, facet_corners
 from opformer.errors import MeshError
 from opformer.mesh.fields import Location, blocks, top_cells
 from opformer.mesh.parts import find_part, taken
@@ -106,7 +106,7 @@ def _outward(mesh: meshio.Mesh, points: np.ndarray, edge: Blocks) -> np.ndarray:
     owners = _holders(_incidence(edge, len(points)), lumping(mesh.points, blocks(mesh)).T)
     out, start = np.zeros((len(owners), 3)), 0
     for kind, nodes in edge:
-        corner, first = nodes[:, : corner_count(kind, nodes.shape[1])], 0
+        corner, first = facet_corners(kind, nodes), 0
         for owner_kind, cells in top_cells(mesh):
             own = owners[start : start + len(nodes)] - first
             rows = np.flatnonzero((own >= 0) & (own < len(cells)))
@@ -213,7 +213,7 @@ def _check_orientation(cells: Blocks, n: int) -> None:
 
 def _incidence(cells: Blocks, n: int) -> csr_array:
     """Which corners (n,) each cell has: ones in a matrix (cells, n)."""
-    corners = [nodes[:, : corner_count(kind, nodes.shape[1])] for kind, nodes in cells]
+    corners = [facet_corners(kind, nodes) for kind, nodes in cells]
     lengths = np.concatenate([np.full(len(c), c.shape[1]) for c in corners] or [np.zeros(0, int)])
     columns = np.concatenate([c.ravel() for c in corners] or [np.zeros(0, int)])
     rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -247,7 +247,7 @@ def _ahead(x: np.ndarray) -> np.ndarray:
 
 
 def _corners(points: np.ndarray, kind: str, nodes: np.ndarray) -> np.ndarray:
-    return points[nodes[:, : corner_count(kind, nodes.shape[1])]]
+    return points[facet_corners(kind, nodes)]
 
 
 def _dimension(cells: Blocks) -> int:

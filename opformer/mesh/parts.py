@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import meshio
 import numpy as np
 
-from opformer._facets import corner_count
+from opformer._facets import facet_corners
 from opformer._polyhedra import Polyhedra
 from opformer.errors import MeshError
 from opformer.mesh.fields import blocks
@@ -199,7 +199,7 @@ def _of_points(mesh: meshio.Mesh, name: str, mark: np.ndarray) -> Part:
 
 def _whole(kind: str, nodes: np.ndarray, mark: np.ndarray) -> np.ndarray:
     """Which facets have all their corners marked."""
-    return mark[nodes[:, : corner_count(kind, nodes.shape[1])]].all(axis=1)
+    return mark[facet_corners(kind, nodes)].all(axis=1)
 
 
 def _over_blocks(mesh: meshio.Mesh, top: np.ndarray) -> list[np.ndarray]:
