@@ -15,12 +15,17 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["Bias", "attend", "bias_rows", "fits", "join", "slices", "targets_at_once"]
+from opformer.causal import Past
+
+__all__ = ["Bias", "attend", "bias_rows", "fits", "join", "restricted", "slices", "targets_at_once"]
 
 Bias = Tensor | Callable[[slice], Tensor]
 
 # Entries of the bias in one chunk of targets, over batch and heads: 64 MiB in float32.
 BIAS_ENTRIES = 2**24
+# Targets at a time where each hears what is not later: few enough to leave out about half of all
+# pairs, and enough to keep a kernel busy.
+TARGETS_WITH_A_PAST = 256
 # cuDNN has returned NaN gradients and misread masks (torch 2.11-2.13).
 MASKED_BACKENDS = [
     SDPBackend.FLASH_ATTENTION,
@@ -35,6 +40,7 @@ def attend(
     v: Tensor,
     log_w: Tensor | None,
     bias: Bias | None,
+    past: Past | None,
     *,
     scale: float,
     chunk: int | None,
@@ -47,11 +53,14 @@ def attend(
     q, k, v = (_four_axes(x, batch) for x in _one_width(q, k, v))
     mask = None if log_w is None else _four_axes(log_w[..., None, None, :].to(q.dtype), batch)
     if chunk is None:
-        chunk = n if bias is None else targets_at_once(q.shape[0] * h, m)
-    parts = [
-        _masked(q[..., t, :], k, v, mask, _term(bias, t, (*batch, h, t.stop - t.start, m)), scale)
-        for t in slices(n, chunk)
-    ]
+        chunk = n if bias is None and past is None else targets_at_once(q.shape[0] * h, m)
+        chunk = chunk if past is None else min(chunk, TARGETS_WITH_A_PAST)
+    parts = []
+    for t in slices(n, chunk):
+        s = slice(m if past is None else past.heard(t))
+        of_past = k[..., s, :], v[..., s, :], None if mask is None else mask[..., s]
+        term = _term(bias, past, t, s, (*batch, h, t.stop - t.start, m))
+        parts.append(_masked(q[..., t, :], *of_past, term, scale))
     y = parts[0] if len(parts) == 1 else torch.cat(parts, -2)
     return y[..., :c].reshape(*batch, h, n, c)
 
@@ -78,6 +87,17 @@ def bias_rows(bias: Bias, rows: slice, shape: tuple[int, ...]) -> Tensor:
             f"got {tuple(part.shape)}"
         )
     return part.expand(shape)
+
+
+def restricted(
+    bias: Bias | None, past: Past | None, rows: slice, columns: slice, shape: tuple[int, ...]
+) -> Tensor | None:
+    """The bias of some targets and sources, -inf where the source is later; None if there is none.
+
+    ``shape`` is (..., h, rows, m) of all the sources.
+    """
+    term = None if bias is None else bias_rows(bias, rows, shape)[..., columns]
+    return term if past is None else past.restrict(term, rows, columns)
 
 
 def fits(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:
@@ -129,10 +149,18 @@ def _masked(
     return call(q, k, v)
 
 
-def _term(bias: Bias | None, rows: slice, shape: tuple[int, ...]) -> Callable[[], Tensor] | None:
-    if bias is None:
+def _term(
+    bias: Bias | None, past: Past | None, rows: slice, columns: slice, shape: tuple[int, ...]
+) -> Callable[[], Tensor] | None:
+    """How to make the term of one chunk, with four axes."""
+    if bias is None and past is None:
         return None
-    return lambda: _four_axes(bias_rows(bias, rows, shape), shape[:-3])
+
+    def make() -> Tensor:
+        term = restricted(bias, past, rows, columns, shape)
+        return _four_axes(term, shape[:-3])  # type: ignore[arg-type]
+
+    return make
 
 
 def _needs_channels(q: Tensor) -> bool:

@@ -10,15 +10,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from opformer._fused import targets_at_once
+from opformer.causal import Past
 from opformer.domain import Domain
 from opformer.encodings import Compose, PositionalEncoding
-from opformer.integral import causal_bias, kernel_integral
+from opformer.integral import kernel_integral
+from opformer.steps import attention_weights, similarity
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "KeyValues"]
+
+
+@dataclass(frozen=True, eq=False)
+class KeyValues:
+    """Keys and values of a source, as its targets read them.
+
+    ``key`` is (..., h, m, e), rotated to its place; ``value`` (..., h, m, c).
+    """
+
+    key: Tensor
+    value: Tensor
+    source: Domain
+
+    def append(self, new: KeyValues, source: Domain) -> KeyValues:
+        """Those of a source that has grown: the new points after the ones so far.
+
+        ``source`` holds them all, with the weights that they have now.
+        """
+        key, value = torch.cat([self.key, new.key], -2), torch.cat([self.value, new.value], -2)
+        return KeyValues(key, value, source)
 
 
 class Attention(nn.Module):
@@ -35,9 +59,12 @@ class Attention(nn.Module):
     qk_norm : bool
         Scale query and key of each head to unit root mean square, with a learned gain a channel.
     causal_axis : int, optional
-        The coordinate that orders the domain (negative: from the last). A target integrates over
-        the sources whose coordinate is not larger than its own; equal ones count. With none such it
+        The coordinate that orders the domain (negative: from the last), as time. A target
+        integrates over what is not later, see :class:`opformer.causal.Past`; with nothing such it
         gets 0, plus the bias of the output.
+    atoms : bool
+        What a weight is, along that coordinate. False: that of a cell about a node of a time grid,
+        of which only the past part is heard. True: that of an event or a token, heard as a whole.
 
     Examples
     --------
@@ -55,12 +82,13 @@ class Attention(nn.Module):
         encoding: PositionalEncoding | None = None,
         qk_norm: bool = True,
         causal_axis: int | None = None,
+        atoms: bool = False,
     ) -> None:
         super().__init__()
         if channels % heads:
             raise ValueError(f"channels must be a multiple of heads, got {channels} and {heads}")
         self.channels, self.heads, self.qk_norm = channels, heads, qk_norm
-        self.causal_axis = causal_axis
+        self.causal_axis, self.atoms = causal_axis, atoms
         self.encoding = Compose() if encoding is None else encoding
         self.query = nn.Linear(channels, channels)
         # A bias of the key would cancel in the softmax, but for norms and rotations in between.
@@ -74,7 +102,7 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         target: Domain,
-        memory: Tensor | None = None,
+        memory: Tensor | KeyValues | None = None,
         source: Domain | None = None,
         *,
         chunk: int | None = None,
@@ -86,11 +114,12 @@ class Attention(nn.Module):
         x : Tensor, shape (..., n, channels)
             Features at the target, which make the queries.
         target : Domain of n points
-        memory : Tensor, shape (..., m, channels), optional
+        memory : Tensor, shape (..., m, channels), or KeyValues, optional
             Features at the source, which make keys and values; by default those of the target
-            (self-attention). They may hold anything where the source has measure zero.
+            (self-attention). They may hold anything where the source has measure zero. Or what
+            :meth:`key_values` has made of them before.
         source : Domain of m points, optional
-            Required with ``memory``.
+            Required with features in ``memory``.
         chunk : int, optional
             Evaluate that many targets at a time; with a dense bias, by default as many as keep its
             memory within bounds.
@@ -99,23 +128,73 @@ class Attention(nn.Module):
         -------
         Tensor, shape (..., n, channels)
         """
-        if (memory is None) != (source is None):
-            raise ValueError("memory and source belong together: give both or neither")
-        if memory is None or source is None:
-            memory, source = x, target
-        memory = source.zero_null(memory)
-        q = self.encoding.rotate(self.query_norm(self._split(self.query(x))), target)
-        k = self.encoding.rotate(self.key_norm(self._split(self.key(memory))), source)
+        read = self._read(x, target, memory, source)
+        source = read.source
         y = kernel_integral(
-            q,
-            k,
-            self._split(self.value(memory)),
+            self._query(x, target),
+            read.key,
+            read.value,
             source.weights,
             bias=self._bias(target, source),
             factors=self.encoding.factors(target, source, x),
+            past=self._past(target, source),
             chunk=self._chunk(source) if chunk is None else chunk,
         )
         return self.out(y.transpose(-3, -2).flatten(-2))
+
+    def key_values(self, memory: Tensor, source: Domain) -> KeyValues:
+        """What the targets read of a source: made once, for any number of them."""
+        memory = source.zero_null(memory)
+        k = self.encoding.rotate(self.key_norm(self._split(self.key(memory))), source)
+        return KeyValues(k, self._split(self.value(memory)), source)
+
+    def kernel(
+        self,
+        x: Tensor,
+        target: Domain,
+        memory: Tensor | KeyValues | None = None,
+        source: Domain | None = None,
+    ) -> Tensor:
+        r"""The kernels :math:`\alpha_i(t,s)` themselves, one a head, to be looked at.
+
+        They are densities under the measure, :math:`\sum_s w_s\,\alpha_i(t,s) = 1`, and 0 where the
+        source has measure zero. Of a cell of time that a target cuts, α holds the past share.
+
+        Returns
+        -------
+        Tensor, shape (..., h, n, m)
+        """
+        read = self._read(x, target, memory, source)
+        source = read.source
+        p = similarity(self._query(x, target), read.key)
+        factors = self.encoding.factors(target, source, x)
+        if factors is not None:
+            p = p + factors[0] @ factors[1].mT
+        bias = self._bias(target, source)
+        if bias is not None:
+            p = p + bias(slice(None))
+        past = self._past(target, source)
+        if past is not None:
+            p = past.restrict(p, slice(None), slice(None))
+        w = source.weights.unsqueeze(-2)
+        share = attention_weights(p, w)
+        return share / torch.where(w == 0, 1, w).unsqueeze(-2).to(share.dtype)
+
+    def _read(
+        self, x: Tensor, target: Domain, memory: Tensor | KeyValues | None, source: Domain | None
+    ) -> KeyValues:
+        if isinstance(memory, KeyValues) and source is None:
+            return memory
+        if memory is None and source is None:
+            return self.key_values(x, target)
+        if isinstance(memory, Tensor) and source is not None:
+            return self.key_values(memory, source)
+        raise ValueError(
+            "memory and source belong together: give both or neither (KeyValues know their source)"
+        )
+
+    def _query(self, x: Tensor, target: Domain) -> Tensor:
+        return self.encoding.rotate(self.query_norm(self._split(self.query(x))), target)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)  # (..., h, n, e)
@@ -128,20 +207,17 @@ class Attention(nn.Module):
         channels = max(self.heads, self.encoding.pair_channels)
         return targets_at_once(samples * channels, source.size)
 
-    def _bias(self, target: Domain, source: Domain) -> Callable[[slice], Tensor] | None:
-        """By chunks of targets, the dense bias of the encoding, and -inf for later sources."""
-        axis, dense = self.causal_axis, "bias" in self.encoding.hooks
-        if axis is None and not dense:
+    def _past(self, target: Domain, source: Domain) -> Past | None:
+        if self.causal_axis is None:
             return None
+        t, s = (_coordinate(domain, self.causal_axis) for domain in (target, source))
+        return Past(t, s, None if self.atoms else source.weights)
 
-        def rows_of_bias(rows: slice) -> Tensor:
-            at = target.take(rows)
-            if axis is None:
-                return self._dense(at, source)
-            t, s = _coordinate(at, axis), _coordinate(source, axis)
-            return causal_bias(t, s, self._dense(at, source) if dense else None)
-
-        return rows_of_bias
+    def _bias(self, target: Domain, source: Domain) -> Callable[[slice], Tensor] | None:
+        """The dense bias of the encoding, by chunks of targets."""
+        if "bias" not in self.encoding.hooks:
+            return None
+        return lambda rows: self._dense(target.take(rows), source)
 
     def _dense(self, target: Domain, source: Domain) -> Tensor:
         bias = self.encoding.bias(target, source)

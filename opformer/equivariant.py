@@ -26,6 +26,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from opformer.attention import KeyValues
 from opformer.domain import Domain
 from opformer.encodings.relative import gaussian_factors, gaussian_rates
 from opformer.integral import Factors, kernel_integral
@@ -146,30 +147,27 @@ class EquivariantAttention(nn.Module):
         self.out = nn.Linear(c + heads, c)
         self.out_vectors = mix(p + heads, p)
 
-    def forward(
-        self,
-        x: Tensor,
-        target: Domain,
-        memory: Tensor | None = None,
-        source: Domain | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, target: Domain, key_values: KeyValues) -> Tensor:
         """Tokens (..., n, width) at the target, as of :class:`opformer.Attention`."""
-        if memory is None or source is None:
-            memory, source = x, target
-        (s, v), (sm, vm) = self.tokens.split(x), self.tokens.split(source.zero_null(memory))
-        origin = source.mean(source.points).unsqueeze(-2)
-        here, there = (self._places(d, origin, x.dtype) for d in (target, source))
-        q = self._heads(self.query(s), self.query_vectors(v))
-        k = self._heads(self.key(sm), self.key_vectors(vm))
-        values = self._heads(self.value(sm), self.value_vectors(vm))
+        s, v = self.tokens.split(x)
+        source = key_values.source
         y = kernel_integral(
-            q,
-            k,
-            torch.cat([values, there], -1),
+            self._heads(self.query(s), self.query_vectors(v)),
+            key_values.key,
+            key_values.value,
             source.weights,
             factors=self._factors(s, v, target, source),
         )
-        return self._out(y, here, source)
+        return self._out(y, self._places(target, source, x.dtype), source)
+
+    def key_values(self, memory: Tensor, source: Domain) -> KeyValues:
+        """What the targets read of tokens (..., m, width) at the source, their places too."""
+        s, v = self.tokens.split(source.zero_null(memory))
+        values = self._heads(self.value(s), self.value_vectors(v))
+        places = self._places(source, source, memory.dtype)
+        return KeyValues(
+            self._heads(self.key(s), self.key_vectors(v)), torch.cat([values, places], -1), source
+        )
 
     def _out(self, y: Tensor, here: Tensor, source: Domain) -> Tensor:
         c, p, d = self.tokens.scalars, self.tokens.vectors, self.tokens.dim
@@ -192,7 +190,9 @@ class EquivariantAttention(nn.Module):
         parts = (x.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for x in (s, v.flatten(-2)))
         return torch.cat(tuple(parts), -1)
 
-    def _places(self, domain: Domain, origin: Tensor, dtype: torch.dtype) -> Tensor:
+    def _places(self, domain: Domain, source: Domain, dtype: torch.dtype) -> Tensor:
+        """Points counted from the centre of the source, for every head, (..., h, n, d)."""
+        origin = source.mean(source.points).unsqueeze(-2)
         x = (domain.points - origin).to(dtype).unsqueeze(-3)
         return x.expand(*x.shape[:-3], self.heads, *x.shape[-2:])
 
@@ -260,10 +260,12 @@ class EquivariantBlock(nn.Module):
         )
         self.feed_forward = EquivariantFeedForward(tokens, hidden, reflections=reflections)
 
-    def forward(
-        self, x: Tensor, target: Domain, memory: Tensor | None = None, source: Domain | None = None
-    ) -> Tensor:
-        """As :class:`opformer.transformer.EncoderBlock`."""
-        memory = None if memory is None else self.attention_norm(memory)
-        x = x + self.attention(self.attention_norm(x), target, memory, source)
+    def forward(self, x: Tensor, target: Domain, key_values: KeyValues | None = None) -> Tensor:
+        """Tokens at the target after the block; without key_values the target is the source."""
+        read = self.key_values(x, target) if key_values is None else key_values
+        x = x + self.attention(self.attention_norm(x), target, read)
         return x + self.feed_forward(self.feed_forward_norm(x))
+
+    def key_values(self, memory: Tensor, source: Domain) -> KeyValues:
+        """What targets read of the source's tokens before the block."""
+        return self.attention.key_values(self.attention_norm(memory), source)

@@ -8,20 +8,25 @@ import torch
 from torch import Tensor, nn
 
 from opformer._fused import slices
+from opformer.attention import KeyValues
 from opformer.domain import Domain, as_target
-from opformer.transformer import Encoder
+from opformer.transformer import Decoder, Encoder
 
 __all__ = ["Encoded", "FieldOperator"]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded input, made once by ``encode``: what every target reads in ``decode``."""
+    """An encoded input, made once by ``encode``: what every target reads in ``decode``.
+
+    ``key_values`` are those of the encoder's blocks, ``decoder_key_values`` those of the decoder's.
+    """
 
     source: Domain
     fields: Tensor
     parameters: Tensor
-    trace: list[Tensor]
+    key_values: list[KeyValues]
+    decoder_key_values: list[KeyValues]
     origin: Tensor
 
 
@@ -43,7 +48,7 @@ class FieldOperator(nn.Module):
     encoder: Encoder
     project: nn.Module
     query: nn.Module
-    decoder: nn.Module
+    decoder: Decoder
 
     @property
     def symmetry(self) -> str:
@@ -82,21 +87,100 @@ class FieldOperator(nn.Module):
         ValueError
             On shapes that do not fit the model, or fields that a causal model misses at a target.
         """
-        state = self.encode(source, fields, parameters)
         if target is None and not self.decoder_layers:
-            return self.project(state.trace[-1])
+            return self.step(source, fields, parameters)[0]
+        state = self.encode(source, fields, parameters)
         return self.decode(state, source if target is None else target, target_fields)
 
     def encode(
         self, source: Domain, fields: Tensor | None = None, parameters: Tensor | None = None
     ) -> Encoded:
         """Run the encoder over the source, once for any number of targets."""
+        return self._encode(source, fields, parameters)[1]
+
+    def step(
+        self,
+        source: Domain,
+        fields: Tensor | None = None,
+        parameters: Tensor | None = None,
+        *,
+        state: Encoded | None = None,
+    ) -> tuple[Tensor, Encoded]:
+        """Hear the next points of a causal model's source, and say the output fields there.
+
+        Only the new points run through the network; keys and values of the earlier ones are in the
+        state. One step or many give what one call does (with ``atoms``: if the weights of earlier
+        points stay as they were).
+
+        Parameters
+        ----------
+        source : Domain of m points
+            All points so far, the earlier ones first, with the weights of the domain that ends now.
+        fields : Tensor, shape (..., n, in_channels)
+            At the n new points, the last of the source.
+        parameters : Tensor, shape (..., parameter_channels), optional
+            With the first step; they are kept.
+        state : Encoded, optional
+            After the step before, None at the first.
+
+        Returns
+        -------
+        y : Tensor, shape (..., n, out_channels)
+        state : Encoded
+
+        Raises
+        ------
+        ValueError
+            If the model has no causal axis, or new points are not later than all that were heard.
+        """
+        tokens, state = self._encode(source, fields, parameters, state)
+        if not self.decoder_layers:
+            return self.project(tokens), state
+        new = state.source.take(slice(source.size - tokens.shape[-2], None))
+        return self._decode(state, new, None), state
+
+    def _encode(
+        self,
+        source: Domain,
+        fields: Tensor | None,
+        parameters: Tensor | None,
+        past: Encoded | None = None,
+    ) -> tuple[Tensor, Encoded]:
+        """The last tokens of the new points, and the state with them."""
         origin = self._origin(source)
-        source = self._cast(source, origin)
-        fields = self._read_fields(source, fields)
-        parameters = self._read_parameters(source, parameters)
-        tokens = self.lift(torch.cat([fields, _spread(parameters, source)], -1), source)
-        return Encoded(source, fields, parameters, self.encoder.trace(tokens, source), origin)
+        source = new = self._cast(source, origin)
+        if past is None:
+            parameters = self._read_parameters(source, parameters)
+        else:
+            new, parameters = self._later(past.source, source), past.parameters
+        fields = self._read_fields(new, fields)
+        tokens = self.lift(torch.cat([fields, _spread(parameters, new)], -1), new)
+        tokens, read = self.encoder.run(tokens, source, None if past is None else past.key_values)
+        decoder = self.decoder.key_values(tokens, new) if self.decoder_layers else []
+        if past is not None:
+            fields = torch.cat([past.fields, fields], -2)
+            pairs = zip(past.decoder_key_values, decoder, strict=True)
+            decoder = [old.append(more, source) for old, more in pairs]
+        return tokens, Encoded(source, fields, parameters, read, decoder, origin)
+
+    def _later(self, old: Domain, source: Domain) -> Domain:
+        """The points of a source that has grown, after those that it had."""
+        if self.causal_axis is None:
+            raise ValueError("only a model with a causal_axis takes step after step")
+        if not torch.equal(source.points[..., : old.size, :], old.points):
+            raise ValueError(
+                f"source must begin with the {old.size} points so far, as they were; got other "
+                f"ones, or fewer: points {tuple(source.points.shape)}"
+            )
+        new = source.take(slice(old.size, None))
+        heard = old.points[..., self.causal_axis].masked_fill(old.null, -torch.inf)
+        if (new.points[..., self.causal_axis] <= heard.amax(-1, keepdim=True)).any():
+            raise ValueError(
+                f"new points must be later than all so far along coordinate {self.causal_axis}, "
+                f"got {new.points[..., self.causal_axis].min().item():g} after "
+                f"{heard.max().item():g}"
+            )
+        return new
 
     def decode(
         self,
@@ -132,9 +216,9 @@ class FieldOperator(nn.Module):
         parameters = _spread(state.parameters, target)
         if fields is None:
             x = self.query(parameters, target)
-            return self.project(self.decoder(x, target, state.trace[-1], state.source))
+            return self.project(self.decoder.at(x, target, state.decoder_key_values))
         x = self.lift(torch.cat([fields, parameters], -1), target)
-        return self.project(self.encoder.at(x, target, state.trace[:-1], state.source))
+        return self.project(self.encoder.at(x, target, state.key_values))
 
     def _interpolate(self, state: Encoded, target: Domain) -> Tensor:
         if self.causal_axis is not None and self.in_channels:

@@ -22,9 +22,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from opformer._fused import Bias, attend, bias_rows, fits, join, slices
+from opformer._fused import Bias, attend, bias_rows, fits, join, restricted, slices
+from opformer.causal import Past
 
-__all__ = ["causal_bias", "kernel_integral", "log_density", "merge", "partial_integral"]
+__all__ = ["kernel_integral", "log_density", "merge", "partial_integral"]
 
 Factors = tuple[Tensor, Tensor]
 
@@ -37,6 +38,7 @@ def kernel_integral(
     *,
     bias: Bias | None = None,
     factors: Factors | None = None,
+    past: Past | None = None,
     chunk: int | None = None,
     source_chunk: int | None = None,
 ) -> Tensor:
@@ -56,6 +58,9 @@ def kernel_integral(
     factors : (Tensor (..., h, n, r), Tensor (..., h, m, r)), optional
         A bias that factorises, :math:`b(t,s)=f^q_t\cdot f^k_s`; it costs r channels and no (n, m)
         array.
+    past : Past, optional
+        Integrate for each target over what is not later (:class:`opformer.causal.Past`). What a
+        bias holds elsewhere is not read.
     chunk, source_chunk : int, optional
         Evaluate that many targets, or sources, at a time. The result is the same to rounding.
 
@@ -79,7 +84,7 @@ def kernel_integral(
     """
     _check(q, k, v, weights, factors)
     if source_chunk is not None:
-        return _by_source(q, k, v, weights, bias, factors, chunk, source_chunk)
+        return _by_source(q, k, v, weights, bias, factors, past, chunk, source_chunk)
     dtype, scale = v.dtype, 1 / math.sqrt(q.shape[-1])
     q, k, v, factors = _precision(q, k, v, factors)
     log_w = None
@@ -90,7 +95,7 @@ def kernel_integral(
     if factors is not None:
         q, k = join(q, factors[0] / scale), join(k, factors[1])
     with torch.autocast(q.device.type, enabled=False):  # it would undo the choice of precision
-        return attend(q, k, v, log_w, bias, scale=scale, chunk=chunk).to(dtype)
+        return attend(q, k, v, log_w, bias, past, scale=scale, chunk=chunk).to(dtype)
 
 
 def partial_integral(
@@ -155,37 +160,6 @@ def merge(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return y.masked_fill(dead.unsqueeze(-1), 0).to(values.dtype), lse.masked_fill(dead, -torch.inf)
 
 
-def causal_bias(t: Tensor, s: Tensor, bias: Tensor | None = None) -> Tensor:
-    r"""The bias that makes the integral a Volterra operator: no target hears what is later.
-
-    .. math:: y(t) = \int_{s \le t} \alpha(t,s)\,v(s)\,d\mu(s)
-
-    Times are compared, not places in the array: sources of the target's own time are heard.
-
-    Parameters
-    ----------
-    t : Tensor, shape (..., n), floating
-        The times of the targets; of a chunk of them, as :func:`kernel_integral` asks for it.
-    s : Tensor, shape (..., m)
-        Those of the sources.
-    bias : Tensor, shape (..., h, n, m), or one that broadcasts to it, optional
-        Kept where the source is not later. What it holds elsewhere is not read.
-
-    Returns
-    -------
-    Tensor, shape (..., h, n, m), (..., 1, n, m) without a bias; -inf where the source is later
-
-    Examples
-    --------
-    >>> t = torch.tensor([0.0, 2.0, 1.0])
-    >>> q, v = torch.zeros(1, 3, 8), torch.tensor([[[6.0], [0.0], [2.0]]])
-    >>> kernel_integral(q, q, v, bias=lambda rows: causal_bias(t[rows], t))[0, :, 0]
-    tensor([6.0000, 2.6667, 4.0000])
-    """
-    later = s[..., None, None, :] > t[..., None, :, None]
-    return torch.where(later, -torch.inf, t.new_zeros(()) if bias is None else bias)
-
-
 def log_density(weights: Tensor) -> tuple[Tensor, Tensor]:
     """Logarithms of the weights over the mean of the positive ones, and that of the mean.
 
@@ -236,6 +210,7 @@ def _by_source(
     weights: Tensor | None,
     bias: Bias | None,
     factors: Factors | None,
+    past: Past | None,
     chunk: int | None,
     source_chunk: int,
 ) -> Tensor:
@@ -243,8 +218,8 @@ def _by_source(
     n, m = q.shape[-2], k.shape[-2]
     rows = []
     for t in slices(n, n if chunk is None else chunk):
-        shape = (*q.shape[:-2], t.stop - t.start, m)
-        term = None if bias is None else bias_rows(bias, t, shape)
+        stop = m if past is None else past.heard(t)
+        term = restricted(bias, past, t, slice(stop), (*q.shape[:-2], t.stop - t.start, m))
         parts = [
             partial_integral(
                 q[..., t, :],
@@ -254,7 +229,7 @@ def _by_source(
                 bias=None if term is None else term[..., s],
                 factors=factors and (factors[0][..., t, :], factors[1][..., s, :]),
             )
-            for s in slices(m, source_chunk)
+            for s in slices(stop, source_chunk)
         ]
         rows.append(merge(parts)[0])
     return torch.cat(rows, -2)

@@ -64,6 +64,9 @@ class OperatorTransformer(FieldOperator):
         The coordinate that orders the domain, time for instance: no output depends on fields where
         it is larger. Times that the model's dtype does not tell apart are equal. The symmetry is
         then translation at most.
+    atoms : bool
+        Whether the points are events or tokens, along that coordinate, rather than nodes of a time
+        grid; see :class:`opformer.Attention`.
     activation : "gelu", "relu" or "swiglu"
         Of all feed-forwards.
 
@@ -103,6 +106,7 @@ class OperatorTransformer(FieldOperator):
         norm_first: bool = True,
         qk_norm: bool = True,
         causal_axis: int | None = None,
+        atoms: bool = False,
         activation: str = "gelu",
     ) -> None:
         super().__init__()
@@ -110,12 +114,13 @@ class OperatorTransformer(FieldOperator):
         self.parameter_channels, self.channels, self.heads = parameter_channels, channels, heads
         self.layers, self.decoder_layers, self.hidden = layers, decoder_layers, hidden
         self.norm_first, self.qk_norm = norm_first, qk_norm
-        self.causal_axis, self.activation = causal_axis, activation
+        self.causal_axis, self.atoms, self.activation = causal_axis, atoms, activation
         encoding = default_encoding(dim, channels, heads) if encoding is None else encoding
         # Kept for its description, out of the module tree: the copies below have the parameters.
         object.__setattr__(self, "encoding", encoding)
         options: dict[str, Any] = {"encoding": encoding, "hidden": hidden, "qk_norm": qk_norm}
-        options |= {"norm_first": norm_first, "causal_axis": causal_axis, "activation": activation}
+        options |= {"norm_first": norm_first, "activation": activation}
+        options |= {"causal_axis": causal_axis, "atoms": atoms}
         own = channels, encoding, hidden, activation
         self.lift = Lift(in_channels + parameter_channels, *own)
         self.encoder = Encoder(layers, channels, heads, **options)

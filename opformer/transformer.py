@@ -18,7 +18,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from opformer.attention import Attention
+from opformer.attention import Attention, KeyValues
 from opformer.domain import Domain
 from opformer.encodings import Compose, PositionalEncoding
 
@@ -71,7 +71,9 @@ class EncoderBlock(nn.Module):
         Pre-LN (True) or Post-LN.
     qk_norm : bool
     causal_axis : int, optional
-        Of :class:`opformer.Attention`: the coordinate that orders the domain.
+    atoms : bool
+        Of :class:`opformer.Attention`: the coordinate that orders the domain, and what its points
+        are.
     activation : str
         Of :class:`FeedForward`.
     """
@@ -86,29 +88,48 @@ class EncoderBlock(nn.Module):
         norm_first: bool = True,
         qk_norm: bool = True,
         causal_axis: int | None = None,
+        atoms: bool = False,
         activation: str = "gelu",
     ) -> None:
         super().__init__()
         self.norm_first = norm_first
         self.attention = Attention(
-            channels, heads, encoding=encoding, qk_norm=qk_norm, causal_axis=causal_axis
+            channels,
+            heads,
+            encoding=encoding,
+            qk_norm=qk_norm,
+            causal_axis=causal_axis,
+            atoms=atoms,
         )
         self.feed_forward = FeedForward(channels, hidden, activation)
         self.attention_norm = nn.LayerNorm(channels)
         self.feed_forward_norm = nn.LayerNorm(channels)
 
     def forward(
-        self, x: Tensor, target: Domain, memory: Tensor | None = None, source: Domain | None = None
+        self,
+        x: Tensor,
+        target: Domain,
+        memory: Tensor | KeyValues | None = None,
+        source: Domain | None = None,
     ) -> Tensor:
-        """Tokens at the target after the block; ``memory`` are the source's before it (x)."""
+        """Tokens at the target after the block; ``memory`` are the source's before it (x).
+
+        Or ``memory`` is what :meth:`key_values` has made of these.
+        """
         if not self.norm_first:
             x = self.attention_norm(x + self.attention(x, target, memory, source))
             return self.feed_forward_norm(x + self.feed_forward(x))
-        memory = None if memory is None else self._memory(memory)
+        if isinstance(memory, Tensor):
+            memory = self._normed(memory)
         x = x + self.attention(self.attention_norm(x), target, memory, source)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
-    def _memory(self, memory: Tensor) -> Tensor:
+    def key_values(self, memory: Tensor, source: Domain) -> KeyValues:
+        """What targets read of the source's tokens before the block."""
+        memory = self._normed(memory) if self.norm_first else memory
+        return self.attention.key_values(memory, source)
+
+    def _normed(self, memory: Tensor) -> Tensor:
         return self.attention_norm(memory)
 
 
@@ -118,7 +139,7 @@ class DecoderBlock(EncoderBlock):
     There is no self-attention among the targets: the value at one must not depend on the others.
     """
 
-    def _memory(self, memory: Tensor) -> Tensor:
+    def _normed(self, memory: Tensor) -> Tensor:
         return memory
 
 
@@ -135,6 +156,7 @@ class Stack(nn.Module):
     """
 
     block: type[EncoderBlock]
+    blocks: Sequence[EncoderBlock]
 
     def __init__(
         self,
@@ -148,16 +170,16 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         kernel = (encoding or Compose()).only("rotate", "factors", "bias")
-        self.blocks = nn.ModuleList(
+        self.blocks = nn.ModuleList(  # type: ignore[assignment]
             self.block(channels, heads, encoding=deepcopy(kernel), norm_first=norm_first, **options)
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(channels) if norm_first else nn.Identity()
 
-    def at(self, x: Tensor, target: Domain, memories: Sequence[Tensor], source: Domain) -> Tensor:
-        """Tokens at the target, (..., n, c), with one memory of the source for each block."""
-        for block, memory in zip(self.blocks, memories, strict=True):
-            x = block(x, target, memory, source)
+    def at(self, x: Tensor, target: Domain, key_values: Sequence[KeyValues]) -> Tensor:
+        """Tokens at the target, (..., n, c), with what each block reads of the source."""
+        for block, read in zip(self.blocks, key_values, strict=True):
+            x = block(x, target, read)
         return self.norm(x)
 
 
@@ -165,7 +187,7 @@ class Encoder(Stack):
     """A stack of :class:`EncoderBlock` over one domain.
 
     ``Encoder(layers, channels, heads, *, encoding=None, norm_first=True, hidden=None,
-    qk_norm=True, causal_axis=None, activation="gelu")``.
+    qk_norm=True, causal_axis=None, atoms=False, activation="gelu")``.
     """
 
     block = EncoderBlock
@@ -175,20 +197,36 @@ class Encoder(Stack):
         """A stack of given blocks, that are called like :class:`EncoderBlock`."""
         encoder = cls.__new__(cls)
         nn.Module.__init__(encoder)
-        encoder.blocks = nn.ModuleList(blocks)
+        encoder.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]
         encoder.norm = norm  # type: ignore[assignment]
         return encoder
 
     def forward(self, x: Tensor, domain: Domain) -> Tensor:
         """Tokens (..., n, c) of a domain to tokens of the same domain."""
-        return self.trace(x, domain)[-1]
+        return self.run(x, domain)[0]
 
-    def trace(self, x: Tensor, domain: Domain) -> list[Tensor]:
-        """The tokens before each block, which :meth:`at` reads, and the normalised last ones."""
-        states = [x]
-        for block in self.blocks:
-            states.append(block(states[-1], domain))
-        return [*states[:-1], self.norm(states[-1])]
+    def run(
+        self, x: Tensor, domain: Domain, past: Sequence[KeyValues] | None = None
+    ) -> tuple[Tensor, list[KeyValues]]:
+        """The tokens after all blocks, and what each has read, which :meth:`at` reads again.
+
+        Parameters
+        ----------
+        x : Tensor, shape (..., n, c)
+        domain : Domain
+            Of n points; with ``past`` of all points so far, of which the n are the last.
+        past : list of KeyValues, optional
+            Of the points before them, from an earlier call.
+        """
+        read = []
+        new = domain if past is None else domain.take(slice(domain.size - x.shape[-2], None))
+        for i, block in enumerate(self.blocks):
+            key_values = block.key_values(x, new)
+            if past is not None:
+                key_values = past[i].append(key_values, domain)
+            read.append(key_values)
+            x = block(x, new, key_values)
+        return self.norm(x), read
 
 
 class Decoder(Stack):
@@ -198,4 +236,8 @@ class Decoder(Stack):
 
     def forward(self, x: Tensor, target: Domain, memory: Tensor, source: Domain) -> Tensor:
         """Tokens at the targets, (..., n, c), from the encoded source."""
-        return self.at(x, target, [memory] * len(self.blocks), source)
+        return self.at(x, target, self.key_values(memory, source))
+
+    def key_values(self, memory: Tensor, source: Domain) -> list[KeyValues]:
+        """What each block reads of the memory."""
+        return [block.key_values(memory, source) for block in self.blocks]

@@ -1,10 +1,14 @@
-"""The causal mask as a Volterra operator: by time and not by index, with weights, on any grid."""
+"""The causal mask as a Volterra operator: by time and not by index, with weights, on any grid.
+
+Every promise is tested twice: for nodes of a time grid, whose last cell is cut, and for atoms.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from copy import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,9 +19,10 @@ from test_integral import WEIGHTS, every_path, weights_of
 from tolerances import GRADIENT, ROUNDING, difference
 
 from opformer import Attention, Decoder, Domain, Encoder, OperatorTransformer, stack
+from opformer.causal import Past
 from opformer.config import build, describe
 from opformer.encodings import Compose, Coordinates, GaussianBias, PositionalEncoding, Rotary
-from opformer.integral import causal_bias, kernel_integral
+from opformer.integral import kernel_integral
 from opformer.testing import check_model, observed_order
 from opformer.transformer import DecoderBlock, EncoderBlock
 
@@ -32,11 +37,41 @@ SOURCES = torch.tensor([0.5, 0.9, -0.3, 2.0, 0.2, 0.5, -1.0])
 # The operator
 
 
-def volterra(q, k, v, w, t, s, factors, bias):
+every_measure = pytest.mark.parametrize("atoms", [False, True], ids=["cells", "atoms"])
+
+
+def share(time, times, weights):
+    """Of the last live time before ``time``: which, and what part of its cell lies before."""
+    live = sorted({s.item() for s, w in zip(times, weights, strict=True) if w > 0})
+    heard = [s for s in live if s <= time]
+    if not heard:
+        return -math.inf, 1.0
+    last, later = heard[-1], [s for s in live if s > time]
+    if len(heard) == 1 or not later:
+        return last, 1.0
+    cell = (later[0] - heard[-2]) / 2
+    return last, ((last - heard[-2]) / 2 + float(time) - last) / cell
+
+
+def ending(source, time, atoms):
+    """The domain that ends at a time: its points, with what is left of their weights."""
+    times = source.points[:, 1]
+    keep = times <= time
+    weights = source.weights.clone()
+    if not atoms:
+        last, part = share(time, times, weights)
+        weights[times == last] *= part
+    return replace(source, weights=weights).take(keep), keep
+
+
+def volterra(q, k, v, w, t, s, factors, bias, atoms):
     """Target by target, a sum over the sources that are not later."""
-    rows = []
+    rows, given = [], w
     for i in range(len(t)):
         past = [j for j in range(len(s)) if s[j] <= t[i] and w[j] > 0]
+        if not atoms:
+            last, part = share(t[i], s, given)
+            w = torch.where(s == last, given * part, given)
         if not past:
             rows.append(torch.zeros_like(v[..., 0, :]))
             continue
@@ -60,23 +95,19 @@ def operands(dtype=torch.float64):
 
 
 @every_path
+@every_measure
 @pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("ordered", [False, True], ids=["", "in order"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_the_definition_and_its_gradients(path, weights, dtype):
+def test_the_definition_and_its_gradients(path, atoms, weights, ordered, dtype):
     x, w = operands(dtype), weights_of(weights)
     q, k, v, fq, fk, bias = x
-    t, s = TARGETS.to(dtype), SOURCES.to(dtype)
-    y = path(
-        q,
-        k,
-        v,
-        w,
-        factors=(fq, fk),
-        bias=lambda rows: causal_bias(t[rows], s, bias[..., rows, :]),
-    )
-    exact = [t.detach().double().requires_grad_() for t in x]
-    w = torch.ones(M) if w is None else w
-    expected = volterra(*exact[:3], w, TARGETS, SOURCES, exact[3:5], exact[5])
+    t, s = TARGETS.to(dtype), (SOURCES.sort().values if ordered else SOURCES).to(dtype)
+    measure = torch.ones(M) if w is None else w
+    past = Past(t, s, None if atoms else measure)
+    y = path(q, k, v, w, factors=(fq, fk), bias=lambda rows: bias[..., rows, :], past=past)
+    exact = [x.detach().double().requires_grad_() for x in x]
+    expected = volterra(*exact[:3], measure, TARGETS, s.double(), exact[3:5], exact[5], atoms)
     g = torch.randn_like(expected)
     assert (y[..., 1, :] == 0).all()  # the target before every source
     assert difference(y, expected) < ROUNDING[dtype]
@@ -91,13 +122,7 @@ def test_a_bias_is_not_read_where_the_source_is_later(path):
     q, k, v, *_ = operands()
     lag = TARGETS[:, None] - SOURCES
     bias = (-lag.sqrt()).expand(H, N, M).clone().requires_grad_()
-    y = path(
-        q,
-        k,
-        v,
-        weights_of("graded"),
-        bias=lambda rows: causal_bias(TARGETS[rows], SOURCES, bias[..., rows, :]),
-    )
+    y = path(q, k, v, weights_of("graded"), bias=bias, past=Past(TARGETS, SOURCES))
     assert y.isfinite().all()
     (gradient,) = torch.autograd.grad(y.square().sum(), bias)
     assert gradient.isfinite().all()
@@ -110,12 +135,12 @@ def test_in_order_it_is_the_mask_by_index():
     q, k, v = torch.randn(3, 2, H, M, E)
     t = torch.rand(M).add(0.01).cumsum(0)
     plain = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    by_time = kernel_integral(q, k, v, bias=lambda rows: causal_bias(t[rows], t))
+    by_time = kernel_integral(q, k, v, past=Past(t, t))
     assert difference(by_time, plain) < TIGHT
     order = torch.randperm(M)
     shuffled = (x[..., order, :] for x in (q, k, v))
     t = t[order]
-    y = kernel_integral(*shuffled, bias=lambda rows: causal_bias(t[rows], t))
+    y = kernel_integral(*shuffled, past=Past(t, t))
     assert difference(y, plain[..., order, :]) < TIGHT
 
 
@@ -153,16 +178,16 @@ def over_the_past(attention, x, target, memory, source):
     plain.causal_axis = None
     rows = []
     for i in range(target.size):
-        keep = past(source, target.points[i, 1])
-        at = target.take(slice(i, i + 1))
-        rows.append(plain(x[i : i + 1], at, memory[keep], source.take(keep)))
+        so_far, keep = ending(source, target.points[i, 1], attention.atoms)
+        rows.append(plain(x[i : i + 1], target.take(slice(i, i + 1)), memory[keep], so_far))
     return torch.cat(rows)
 
 
 @every_encoding
+@every_measure
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_attention_is_that_over_the_past(name, chunk):
-    attention = Attention(C, H, encoding=encodings()[name], causal_axis=1)
+def test_attention_is_that_over_the_past(name, atoms, chunk):
+    attention = Attention(C, H, encoding=encodings()[name], causal_axis=1, atoms=atoms)
     target, source = domain(9), domain(11, null=2)
     target.points[4, 1] = -2  # before every source
     x, memory = torch.randn(9, C).requires_grad_(), torch.randn(11, C).requires_grad_()
@@ -313,13 +338,14 @@ def test_the_model_does_not_see_the_future_of_its_fields(options, dtype):
 
 
 @every_variant
-def test_the_model_is_that_of_a_domain_that_ends_now(options):
+@every_measure
+def test_the_model_is_that_of_a_domain_that_ends_now(options, atoms):
     """Positions and weights of later points do not matter either, up to rounding."""
-    net, source, u = make(**options), domain(30), torch.randn(30, 2)
+    net, source, u = make(**options, atoms=atoms), domain(30), torch.randn(30, 2)
     y = net(source, u)
     for time in source.points[:, 1].unique():
-        keep = past(source, time)
-        assert difference(net(source.take(keep), u[keep]), y[keep]) < TIGHT
+        so_far, keep = ending(source, time, atoms)
+        assert difference(net(so_far, u[keep]), y[keep]) < TIGHT
 
 
 @every_variant
@@ -343,20 +369,21 @@ def test_translations_are_left():
     check_model(make(encoding=encoding), symmetry="translation")
 
 
-def test_the_option_reaches_every_attention():
-    stacks = [k(2, C, H, causal_axis=1) for k in (Encoder, Decoder)]
-    blocks = [k(C, H, causal_axis=1) for k in (EncoderBlock, DecoderBlock)]
-    for module in (*stacks, *blocks, make(decoder_layers=2)):
-        axes = [m.causal_axis for m in module.modules() if isinstance(m, Attention)]
-        assert axes
-        assert set(axes) == {1}
+def test_the_options_reach_every_attention():
+    stacks = [k(2, C, H, causal_axis=1, atoms=True) for k in (Encoder, Decoder)]
+    blocks = [k(C, H, causal_axis=1, atoms=True) for k in (EncoderBlock, DecoderBlock)]
+    for module in (*stacks, *blocks, make(decoder_layers=2, atoms=True)):
+        options = [(m.causal_axis, m.atoms) for m in module.modules() if isinstance(m, Attention)]
+        assert options
+        assert set(options) == {(1, True)}
     assert make(causal_axis=None).encoder.blocks[0].attention.causal_axis is None
 
 
 def test_described_and_built_again():
-    for module in (make(), make(causal_axis=None), Attention(C, H, causal_axis=-1)):
+    for module in (make(), make(causal_axis=None), Attention(C, H, causal_axis=-1, atoms=True)):
         again = build(json.loads(json.dumps(describe(module))))
         assert again.causal_axis == module.causal_axis
+        assert again.atoms == module.atoms
     net, source, u = make(decoder_layers=1), domain(9), torch.randn(9, 2)
     again = build(describe(net)).eval()
     again.load_state_dict(net.state_dict())
@@ -390,9 +417,9 @@ class Fading(PositionalEncoding):
         return torch.full((1, target.size, 1), self.rate), source.points[None]
 
 
-def memory_operator(rate):
+def memory_operator(rate, *, atoms=False):
     """Attention that is nothing but the kernel: no scores, values as they are."""
-    attention = Attention(2, 1, encoding=Fading(rate), causal_axis=0)
+    attention = Attention(2, 1, encoding=Fading(rate), causal_axis=0, atoms=atoms)
     with torch.no_grad():
         for p in attention.parameters():
             p.zero_()
@@ -424,16 +451,22 @@ def grids(grade):
     return [line(n, grade, jitter=0.8, seed=n) for n in SIZES]
 
 
+def rms(error):
+    """Over many targets: where the worst one lies in its step is chance."""
+    return error.square().mean().sqrt().item()
+
+
 @every_rate
 @every_grid
 def test_second_order_where_no_cell_is_cut(rate, grade):
-    """Sources at the centres of the time steps, targets at their ends."""
+    """Sources at the centres of the time steps, each an atom; targets at the ends of the steps."""
     errors = []
     for grid in grids(grade):
         t = grid.points
         steps = Domain((t[1:] + t[:-1]) / 2, (t[1:] - t[:-1])[:, 0])
         ends = grid.take(slice(1, None))
-        y = memory_operator(rate)(signal(ends.points), ends, signal(steps.points), steps)
+        net = memory_operator(rate, atoms=True)
+        y = net(signal(ends.points), ends, signal(steps.points), steps)
         errors.append(difference(y, memory(rate, ends.points)))
     assert errors[-1] < 1e-4
     observed_order([1 / n for n in SIZES], errors, at_least=1.8)
@@ -441,7 +474,45 @@ def test_second_order_where_no_cell_is_cut(rate, grade):
 
 @every_rate
 @every_grid
-def test_first_order_at_the_nodes_and_why(rate, grade):
+def test_second_order_at_nodes_whose_cell_is_cut(rate, grade):
+    errors = []
+    for grid in grids(grade):
+        t = grid.points
+        y = memory_operator(rate)(signal(t), grid)
+        assert difference(y[0], signal(t)[0]) < TIGHT  # nothing but itself
+        errors.append(difference(y[1:], memory(rate, t[1:])))
+    assert errors[-1] < 1e-4
+    observed_order([1 / n for n in SIZES], errors, at_least=1.8)
+
+
+@every_rate
+@every_grid
+def test_second_order_between_the_nodes(rate, grade):
+    """A target anywhere: the last cell is cut where the target is."""
+    errors = []
+    for grid in grids(grade):
+        t = torch.linspace(0.013, 0.987, 61)[:, None]
+        target = Domain(t, torch.zeros(61))
+        y = memory_operator(rate)(signal(t), target, signal(grid.points), grid)
+        errors.append(rms(y - memory(rate, t)))
+    observed_order([1 / n for n in SIZES], errors, at_least=1.8)
+
+
+@every_rate
+@every_grid
+def test_an_output_does_not_know_the_grid_that_follows(rate, grade):
+    """Nor its weights: the trapezoidal rule on the grid so far."""
+    grid = line(40, grade, jitter=0.8)
+    y = memory_operator(rate)(signal(grid.points), grid)
+    for n in range(1, 40):
+        t = grid.points[: n + 1]
+        so_far = Domain.from_points(t, rule="interval")
+        assert difference(memory_operator(rate)(signal(t), so_far)[-1], y[n]) < TIGHT
+
+
+@every_rate
+@every_grid
+def test_first_order_of_atoms_and_why(rate, grade):
     r"""A node's cell reaches half a step beyond its own time, and counts as a whole.
 
     With β = α(t,t) h₊/2, h₊ the step after t, the result is (y + β v)/(1 + β) + O(h²): y to first
@@ -450,7 +521,7 @@ def test_first_order_at_the_nodes_and_why(rate, grade):
     errors, rest, last = [], [], []
     for grid in grids(grade):
         t, x = grid.points, signal(grid.points)
-        y = memory_operator(rate)(x, grid)
+        y = memory_operator(rate, atoms=True)(x, grid)
         assert difference(y[0], x[0]) < TIGHT  # nothing but itself
         inner, at = slice(1, -1), t[1:-1]
         exact, alpha = memory(rate, at), rate / (1 - (-rate * at).exp()) if rate else 1 / at
@@ -473,3 +544,156 @@ def test_without_weights_another_measure(rate):
     exact = memory(rate, grid.points[late])
     assert difference(net(x, grid)[late], exact) < 0.02
     assert difference(net(x, grid.uniform())[late], exact) > 0.1
+
+
+# Deep models: observed order, and step after step
+
+
+def random_grids(n, grade):
+    return [line(n, grade, jitter=0.8, seed=seed) for seed in range(4)]
+
+
+def motion(t):
+    return torch.cat([(3 * t).cos(), (2 * t).sin()], -1)
+
+
+@pytest.mark.parametrize("options", [{}, {"decoder_layers": 1}], ids=["", "decoder"])
+def test_a_deep_model_converges_with_order_two(options):
+    """Contract C9 for a causal model, on graded grids with random steps."""
+    net = OperatorTransformer(1, 2, 2, channels=C, heads=H, layers=3, causal_axis=0, **options)
+    # Some steps after the start: within the first ones a rectangle is much of the past.
+    fine, t = line(4001), torch.linspace(0.1, 1, 50)[:, None]
+    target = Domain(t, torch.zeros(50))
+
+    def at(grid):
+        with torch.no_grad():
+            return net(grid, motion(grid.points), target, target_fields=motion(t))
+
+    reference = at(fine)
+    for grade in (1.0, 1.5):
+        errors = [
+            rms(torch.stack([at(grid) - reference for grid in random_grids(n, grade)]))
+            for n in SIZES
+        ]
+        observed_order([1 / n for n in SIZES], errors, at_least=1.8)
+
+
+def space_time(steps, seed=0, n=3):
+    """n places with an area each, at random times; the weight of a node is area × step."""
+    generator = torch.Generator().manual_seed(seed)
+    t = torch.rand(steps, generator=generator).add(0.05).cumsum(0)
+    x, area = torch.rand(n, generator=generator), torch.rand(n, generator=generator)
+
+    def so_far(k):
+        step = Domain.from_points(t[:k], rule="interval").weights if k > 1 else torch.ones(1)
+        points = torch.stack([x.expand(k, n), t[:k, None].expand(k, n)], -1)
+        return Domain(points.flatten(0, 1), (step[:, None] * area).flatten())
+
+    return so_far
+
+
+STEPS = {"one by one": range(1, 13), "several": (4, 5, 9, 12), "at once": (12,)}
+
+
+@every_variant
+@pytest.mark.parametrize("stops", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["", "batch"])
+def test_step_after_step_is_the_parallel_form(options, stops, batch):
+    """Keys and values are kept; the grid, with its weights, grows."""
+    # The encoding of a variant was made before tests were in float64.
+    net, so_far, u = make(**options).double(), space_time(12), torch.randn(*batch, 36, 2)
+    whole = so_far(12)
+    y = net(replicated(whole, batch), u)
+    state, said, heard = None, [], 0
+    for k in stops:
+        source = replicated(so_far(k), batch)
+        out, state = net.step(source, u[..., heard : 3 * k, :], state=state)
+        assert out.shape == (*batch, 3 * k - heard, 3)
+        said.append(out)
+        heard = 3 * k
+    assert difference(torch.cat(said, -2), y) < TIGHT
+    # And the state is that of all at once: for targets anywhere.
+    target, v = domain(5, *batch), torch.randn(*batch, 5, 2)
+    v = None if net.decoder_layers else v
+    once = net.decode(net.encode(replicated(whole, batch), u), target, v)
+    assert difference(net.decode(state, target, v), once) < TIGHT
+
+
+def replicated(at, batch):
+    return Domain(at.points.expand(*batch, -1, -1), at.weights.expand(*batch, -1))
+
+
+def test_steps_of_atoms_keep_their_weights():
+    net, u = make(atoms=True), torch.randn(36, 2)
+    whole = space_time(12)(12)
+    y, state, said = net(whole, u), None, []
+    for k in range(0, 36, 3):
+        out, state = net.step(whole.take(slice(k + 3)), u[k : k + 3], state=state)
+        said.append(out)
+    assert difference(torch.cat(said), y) < TIGHT
+
+
+def test_parameters_come_with_the_first_step():
+    net = make(parameter_channels=2)
+    so_far, u, p = space_time(4), torch.randn(12, 2), torch.randn(2)
+    y, state = net(so_far(4), u, parameters=p), None
+    for k in range(4):
+        given = p if state is None else None
+        out, state = net.step(so_far(k + 1), u[3 * k : 3 * k + 3], given, state=state)
+        assert difference(out, y[3 * k : 3 * k + 3]) < TIGHT
+
+
+def test_gradients_flow_through_the_steps():
+    net, so_far, u = make(), space_time(5), torch.randn(15, 2).requires_grad_()
+    g = torch.randn(15, 3)
+    (whole,) = torch.autograd.grad(net(so_far(5), u), u, g)
+    state, said = None, []
+    for k in range(5):
+        out, state = net.step(so_far(k + 1), u[3 * k : 3 * k + 3], state=state)
+        said.append(out)
+    (stepwise,) = torch.autograd.grad(torch.cat(said), u, g)
+    assert difference(stepwise, whole) < GRADIENT[torch.float64]
+
+
+def test_bad_steps_are_refused():
+    so_far, u = space_time(4), torch.randn(12, 2)
+    _, state = make().step(so_far(2), u[:6])
+    with pytest.raises(ValueError, match="only a model with a causal_axis takes step after step"):
+        make(causal_axis=None).step(so_far(3), u[6:9], state=state)
+    moved = so_far(3)
+    moved.points[0, 0] += 1
+    for wrong in (moved, so_far(1)):
+        with pytest.raises(ValueError, match="must begin with the 6 points so far, as they were"):
+            make().step(wrong, u[6:9], state=state)
+    late = so_far(3)
+    late.points[-1, 1] = late.points[3, 1]
+    with pytest.raises(ValueError, match="new points must be later than all so far along coord"):
+        make().step(late, u[6:9], state=state)
+    with pytest.raises(ValueError, match="fields must have shape"):
+        make().step(so_far(3), u[:9], state=state)
+
+
+# The kernels, to be looked at
+
+
+@every_encoding
+@pytest.mark.parametrize("kind", ["plain", "cells", "atoms"])
+def test_the_kernels_are_densities_that_give_the_result(name, kind):
+    axis = None if kind == "plain" else 1
+    attention = Attention(C, H, encoding=encodings()[name], causal_axis=axis, atoms=kind == "atoms")
+    target, source = domain(9), domain(11, null=2)
+    target.points[4, 1] = -2  # before every source
+    x, tokens = torch.randn(9, C), torch.randn(11, C)
+    alpha = attention.kernel(x, target, tokens, source)
+    assert alpha.shape == (H, 9, 11)
+    assert (alpha[..., source.null] == 0).all()
+    total = torch.ones(H, 9)
+    if axis is not None:
+        total[:, 4] = 0
+        assert (alpha[:, target.points[:, None, 1] < source.points[:, 1]] == 0).all()
+    assert difference(alpha @ source.weights, total) < TIGHT
+    v = attention.key_values(tokens, source).value
+    y = attention.out((alpha @ (source.weights[:, None] * v)).transpose(0, 1).flatten(1))
+    assert difference(attention(x, target, tokens, source), y) < TIGHT
+    own = attention.kernel(tokens, source)
+    assert torch.equal(own, attention.kernel(tokens, source, tokens, source))

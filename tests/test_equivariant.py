@@ -241,7 +241,7 @@ def test_attention_is_the_dense_formula():
         [torch.einsum("nm,mpd->npd", alpha, attention.value_vectors(vm)), drift], -2
     )
     expected = tokens.join(attention.out(scalars), attention.out_vectors(vectors))
-    assert difference(attention(x, target, memory, source), expected) < TIGHT
+    assert difference(attention(x, target, attention.key_values(memory, source)), expected) < TIGHT
 
 
 def _bounded(drift):

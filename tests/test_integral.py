@@ -75,9 +75,14 @@ def carried(*args, **options):
         return kernel_integral(*args, **options)
 
 
-def merged(q, k, v, weights=None, *, bias=None, factors=None):
-    """Three shards, interleaved, in another order than that of the sources."""
+def all_rows(bias, past):
     rows = bias(slice(None)) if callable(bias) else bias
+    return rows if past is None else past.restrict(rows, slice(None), slice(None))
+
+
+def merged(q, k, v, weights=None, *, bias=None, factors=None, past=None):
+    """Three shards, interleaved, in another order than that of the sources."""
+    rows = all_rows(bias, past)
     return merge(
         partial_integral(
             q,
@@ -91,10 +96,8 @@ def merged(q, k, v, weights=None, *, bias=None, factors=None):
     )[0]
 
 
-def dense(q, k, v, weights=None, *, bias=None, factors=None):
-    return partial_integral(
-        q, k, v, weights, bias=bias(slice(None)) if callable(bias) else bias, factors=factors
-    )[0]
+def dense(q, k, v, weights=None, *, bias=None, factors=None, past=None):
+    return partial_integral(q, k, v, weights, bias=all_rows(bias, past), factors=factors)[0]
 
 
 def by(**chunks):

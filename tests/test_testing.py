@@ -557,10 +557,10 @@ class MaxPooled(Model):
 
     def encode(self, source, fields=None, parameters=None):
         state = super().encode(source, fields, parameters)
-        pooled = state.trace[-1].amax(-2, keepdim=True)
-        trace = [*state.trace[:-1], state.trace[-1] + 0 * pooled]
-        trace[0] = trace[0] + 0.1 * pooled
-        return replace(state, trace=trace)
+        first, *others = state.key_values
+        pooled = first.value.amax(-2, keepdim=True)
+        first = replace(first, value=first.value + 0.1 * pooled)
+        return replace(state, key_values=[first, *others])
 
 
 class Uniform(Model):

@@ -1,0 +1,93 @@
+r"""The past of a target: the causal mask as a Volterra operator.
+
+.. math:: y(t) = \int_{s\le t}\alpha(t,s)\,v(s)\,d\mu(s), \qquad
+   \alpha(t,s) = \frac{e^{p(t,s)}}{\int_{s'\le t}e^{p(t,s')}\,d\mu(s')}.
+
+Times are compared, not places in the array. The weights of a time grid are those of cells that
+reach half a step to both sides of their node, so the past ends within the cell of the last node
+τ ≤ t. With the step :math:`h_-` before that node and :math:`h_+` after it, its weight becomes
+
+.. math:: w_\tau\,\frac{h_- + 2\,(t-\tau)}{h_- + h_+},
+
+which is the trapezoidal rule on the grid that ends at τ, and from there to t the rectangle. The
+order is 2, and nothing of the grid after t is in the result (at nodes; between two of them, where
+the grid goes on is). Reference: P. Linz, Analytical and Numerical Methods for Volterra Equations,
+SIAM 1985.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["Past"]
+
+
+class Past:
+    """The part of the measure that is not later than each target.
+
+    Parameters
+    ----------
+    target : Tensor, shape (..., n), floating
+        The times of the targets.
+    source : Tensor, shape (..., m)
+        Those of the sources, in any order.
+    weights : Tensor, shape (..., m), optional
+        Of nodes of a time grid, or of its product with another domain: the last node before the
+        target counts for the past part of its cell. Without them each source is an atom of the
+        measure (an event, a token), that counts as a whole from its own time on.
+
+    Examples
+    --------
+    >>> from opformer import kernel_integral
+    >>> t, w = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.5, 1.0, 0.5])
+    >>> q, v = torch.zeros(1, 3, 8), torch.tensor([[[6.0], [0.0], [3.0]]])
+    >>> kernel_integral(q, q, v, w, past=Past(t, t, w))[0, :, 0]  # means over time so far
+    tensor([6.0000, 3.0000, 2.2500])
+    >>> kernel_integral(q, q, v, past=Past(t, t))[0, :, 0]  # means of the events so far
+    tensor([6., 3., 3.])
+    """
+
+    def __init__(self, target: Tensor, source: Tensor, weights: Tensor | None = None) -> None:
+        self.target, self.source = target.contiguous(), source.contiguous()
+        self._last = None if weights is None else self._cut(weights)
+        # Sources in the order of time, as a rule: the later ones need not even be read.
+        ordered = bool((source.diff(dim=-1) >= 0).all())
+        self._counts = self._count() if ordered else None
+
+    def heard(self, rows: slice) -> int:
+        """How many sources, from the first on, hold all that these targets hear; at least one."""
+        m = self.source.shape[-1]
+        return m if self._counts is None else min(m, max(1, *self._counts[rows]))
+
+    def restrict(self, p: Tensor | None, rows: slice, columns: slice) -> Tensor:
+        """The log-kernel p (..., h, rows, columns), 0 if None, of the past alone.
+
+        Where the source is later it is -inf, whatever p holds there; at the last time the logarithm
+        of the share that is past is added.
+        """
+        t, s = self.target[..., None, rows, None], self.source[..., None, None, columns]
+        p = t.new_zeros(()) if p is None else p
+        if self._last is not None:
+            last, log_share = (x[..., None, rows, None] for x in self._last)
+            p = p + torch.where(s == last, log_share, 0).to(p.dtype)
+        return torch.where(s > t, -torch.inf, p)
+
+    def _cut(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The last live time before each target, and the log of the share that its cell keeps."""
+        times = self.source.masked_fill(weights == 0, torch.inf).sort(-1).values
+        end = times.shape[-1] - 1
+        i = torch.searchsorted(times, self.target, right=True)
+        last = times.gather(-1, (i - 1).clamp(min=0))
+        after = times.gather(-1, i.clamp(max=end))
+        j = torch.searchsorted(times, last)
+        before = times.gather(-1, (j - 1).clamp(min=0))
+        share = (last - before + 2 * (self.target - last)) / (after - before)
+        # At the first time all that is heard has one share, which the softmax cancels; behind the
+        # last node there is no cell to cut.
+        whole = (j == 0) | (i > end) | after.isinf()
+        return last, torch.where(whole, 1, share).log()
+
+    def _count(self) -> list[int]:
+        counts = torch.searchsorted(self.source, self.target, right=True)
+        return counts.flatten(0, -2).amax(0).tolist() if counts.ndim > 1 else counts.tolist()
