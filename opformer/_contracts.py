@@ -113,6 +113,20 @@ def check_targets(apply: Apply, case: Case) -> None:
     same("C8 chunk, C11 target", torch.cat(parts), apply(*case), case)
 
 
+def check_causal(apply: Apply, case: Case, axis: int) -> None:
+    """C13: other fields at later times, of sources or targets, change no bit of what is earlier."""
+    source, features, target, tokens = case
+    now = target.points[..., axis].median()
+    early = target.points[..., axis] <= now
+    other = Case(
+        source,
+        torch.where(source.points[..., axis, None] > now, 1 - features, features),
+        target,
+        torch.where(early[..., None], tokens, 1 - tokens),
+    )
+    same("C13 causal", apply(*other)[early], apply(*case)[early], case, 0.0)
+
+
 def check_symmetry(apply: Apply, case: Case, declared: str, *, strict: bool = True) -> None:
     """C10; ``strict``: the next larger group does not hold, so no empty promise is a way out."""
     y, rank = apply(*case), SYMMETRIES.index(declared)

@@ -61,6 +61,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a model whose vectors and tensors turn with the space, exactly",
     )
+    parser.add_argument(
+        "--causal",
+        action="store_true",
+        help="of a --trajectory: nothing at a time depends on inputs at later times",
+    )
     parser.add_argument("--seed", type=int, default=0, help="[0]")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--overwrite", action="store_true", help="replace the run that is in RUN")

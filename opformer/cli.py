@@ -139,6 +139,8 @@ def _inspect(options: argparse.Namespace) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     _check_run(options.out, resume=options.resume, overwrite=options.overwrite)
+    if options.causal and (options.equivariant or not options.trajectory):
+        raise ValueError("--causal needs a --trajectory, and is not for --equivariant models")
     data = MeshDataset(
         options.data,
         inputs=options.inputs,
@@ -185,6 +187,7 @@ def _model(data: MeshDataset, options: argparse.Namespace) -> nn.Module:
     sizes = {name: getattr(options, name) for name in ("channels", "heads", "layers")}
     sizes["parameter_channels"] = data.parameter_channels
     if not options.equivariant:
+        sizes["causal_axis"] = data.dim - 1 if options.causal else None
         return OperatorTransformer(data.dim, data.in_channels, data.out_channels, **sizes)
     inputs, outputs = data.layout.kinds
     vectors = options.heads * max(1, options.channels // (4 * options.heads))

@@ -57,6 +57,11 @@ class FrameAveraging(nn.Module):
         reflections: bool = True,
     ) -> None:
         super().__init__()
+        if getattr(model, "causal_axis", None) is not None:
+            raise ValueError(
+                "a model with a causal_axis has no frames: the mean of the domain, and axes taken "
+                "from it, look ahead in time"
+            )
         self.model = model
         self.inputs, self.outputs = list(inputs), list(outputs)
         self.along, self.reflections = list(along), reflections

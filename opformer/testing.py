@@ -9,7 +9,7 @@ ratios of weights count. C5 uniform: with equal weights the operator is plain at
 samples of a padded batch do not see each other. C7 constant: the mean of a constant is that
 constant. C8 chunk: evaluation in parts is evaluation. C10 symmetry: what an encoding declares
 holds, and no more. C11 target: targets do not see each other. C12 alive: every parameter matters.
-(C9, consistency under refinement, is :func:`observed_order` of a
+C13 causal: fields at later times change nothing, of a model with a ``causal_axis``. (C9, consistency under refinement, is :func:`observed_order` of a
 :func:`opformer.refinement_study`.)
 """
 
@@ -29,6 +29,7 @@ from opformer._contracts import (
     ContractError,
     check_alive,
     check_blocks,
+    check_causal,
     check_coincident,
     check_measure,
     check_symmetry,
@@ -210,6 +211,9 @@ def check_model(
         check_targets(apply, case)
         declared = net.encoding.symmetry if symmetry is None else symmetry
         check_symmetry(apply, case, declared, strict=False)
+    if getattr(net, "causal_axis", None) is not None:
+        for case in cases:
+            check_causal(apply, case, net.causal_axis)
     check_measure(apply, cases)
     case = cases[0]
     case = case._replace(target=case.source, tokens=case.features)

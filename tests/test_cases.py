@@ -297,6 +297,24 @@ def test_a_trajectory_evaluated(trajectory, runs):
     assert case.relative_l2 == pytest.approx(np.sqrt(error / size), rel=1e-10)
 
 
+def test_a_causal_trajectory_does_not_look_ahead(runs, tmp_path):
+    """From files to files: what changes at the last step changes nothing before it."""
+    arguments = [
+        "fit", runs, "--inputs", "k", "--outputs", "u", "--trajectory", "--causal", "--epochs", 2,
+        "--channels", 8, "--heads", 2, "--layers", 2, "--validation", 0.25, "--out", tmp_path / "r",
+    ]  # fmt: skip
+    assert main([str(a) for a in arguments]) == 0
+    surrogate = load(tmp_path / "r")
+    assert surrogate.model.causal_axis == 2
+    before = surrogate.predict(runs / "run1.pvd")
+    meshes = [read_mesh(runs / "run1.pvd", step=k) for k in range(len(TIMES))]
+    meshes[-1].point_data["k"] = meshes[-1].point_data["k"] + 5
+    for k, mesh in enumerate(surrogate.predict(meshes)):
+        same = np.array_equal(mesh.point_data["u_predicted"], before[k].point_data["u_predicted"])
+        assert same == (k < len(TIMES) - 1)
+    assert np.isfinite(evaluate(surrogate, runs / "run1.pvd", progress=False).cases[0].relative_l2)
+
+
 def test_steps_predicted_one_by_one(runs):
     data = MeshDataset(runs, inputs=["previous:u"], outputs=["u"], progress=False)
     model = tiny_model(data.dim, data.in_channels, data.out_channels)

@@ -508,6 +508,13 @@ def test_warnings_are_lines(place, run, tmp_path, monkeypatch):
     assert (status, out, err) == (0, ["a page"], ["warning: a.inp: something of it is not read"])
 
 
+@pytest.mark.parametrize("other", [[], ["--trajectory", "--equivariant"]])
+def test_what_is_not_causal(place, run, tmp_path, other):
+    status, _, err = run("fit", place / "data", *FIT, "--causal", *other, "--out", tmp_path / "run")
+    assert status == 2
+    assert "--causal needs a --trajectory, and is not for --equivariant models" in err[0]
+
+
 def test_fit_an_equivariant_model(place, run, tmp_path):
     arguments = ["fit", place / "data", "--inputs", "f", "v", "--outputs", "g", "--equivariant"]
     small = ["--epochs", 1, "--channels", 8, "--heads", 2, "--layers", 1, "--validation", 0.4]

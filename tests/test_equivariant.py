@@ -309,6 +309,13 @@ def test_channels_that_are_not_those_of_the_model():
         FrameAveraging(OperatorTransformer(2, 3, 2, channels=16), ["vector"], ["vector"])
 
 
+def test_a_causal_model_has_no_frames():
+    with pytest.raises(ValueError, match="look ahead in time"):
+        FrameAveraging(
+            OperatorTransformer(2, 2, 2, channels=16, causal_axis=1), ["vector"], ["vector"]
+        )
+
+
 # ---- from files to a surrogate
 
 

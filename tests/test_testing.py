@@ -586,6 +586,14 @@ class TwoFaced(Model):
         return y if target is None else 2 * y
 
 
+class Foreseeing(Model):
+    """Causal by its word alone: its attention hears all times."""
+
+    def __init__(self):
+        super().__init__()
+        self.causal_axis = 1
+
+
 class Restless(Model):
     """Saved, and not what it was."""
 
@@ -609,6 +617,7 @@ MODELS = {
     Hidden: "C10 symmetry (E(d) declared, rotation)",
     TwoFaced: "C11 target (the source's own points)",
     Restless: "describe, build",
+    Foreseeing: "C13 causal",
 }
 
 
