@@ -1,7 +1,8 @@
 """What the measure costs: weighted attention against plain scaled_dot_product_attention.
 
 Claims: the weights cost little time and no (n, n) array; a Gaussian kernel as factor
-channels takes less time and memory than as a dense bias, and scales to sizes where that does not.
+channels takes less time and memory than as a dense bias, and scales to sizes where that does not;
+the past of a time grid, by time and with weights, costs about what torch's triangular mask does.
 
     python benchmarks/attention.py
 """
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from _measure import in_fresh_process, paired, peak_memory
 
 from opformer import Domain, kernel_integral
+from opformer.causal import Past
 from opformer.encodings import GaussianBias
 
 HEADS, WIDTH = 4, 16
@@ -30,10 +32,10 @@ def inputs(n: int) -> tuple[list[torch.Tensor], Domain]:
 
 
 def variants(n: int, *, backward: bool) -> dict[str, Callable[[], object]]:
-    """The same attention: plain, weighted, and weighted with a Gaussian kernel in two forms."""
+    """The same attention: plain, weighted, with a Gaussian kernel in two forms, of the past."""
     (q, k, v), domain = inputs(n)
     gaussian = GaussianBias(2, HEADS).requires_grad_(False)
-    tokens = torch.zeros(1, n, 1)
+    tokens, times = torch.zeros(1, n, 1), torch.arange(float(n))[None]
 
     def dense() -> torch.Tensor:
         fq, fk = gaussian.factors(domain, domain, tokens)
@@ -43,11 +45,17 @@ def variants(n: int, *, backward: bool) -> dict[str, Callable[[], object]]:
         factors = gaussian.factors(domain, domain, tokens)
         return kernel_integral(q, k, v, domain.weights, factors=factors)
 
+    def causal() -> torch.Tensor:
+        past = Past(times, times, domain.weights)
+        return kernel_integral(q, k, v, domain.weights, past=past)
+
     forward = {
         "plain": lambda: F.scaled_dot_product_attention(q, k, v),
         "weighted": lambda: kernel_integral(q, k, v, domain.weights),
         "gaussian": factorised,
         "gaussian, dense bias": dense,
+        "torch, is_causal": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "weighted, causal": causal,
     }
     if not backward:
         return forward

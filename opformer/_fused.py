@@ -23,6 +23,9 @@ Bias = Tensor | Callable[[slice], Tensor]
 
 # Entries of the bias in one chunk of targets, over batch and heads: 64 MiB in float32.
 BIAS_ENTRIES = 2**24
+# Entries of a mask of the past, over the batch, that is kept for the backward pass: 16 MiB. A larger
+# one is made again, and so is every bias: its parts may need more memory than itself.
+MASK_ENTRIES = 2**22
 # Targets at a time where each hears what is not later: few enough to leave out about half of all
 # pairs, and enough to keep a kernel busy.
 TARGETS_WITH_A_PAST = 256
@@ -55,12 +58,13 @@ def attend(
     if chunk is None:
         chunk = n if bias is None and past is None else targets_at_once(q.shape[0] * h, m)
         chunk = chunk if past is None else min(chunk, TARGETS_WITH_A_PAST)
+    again = bias is not None or q.shape[0] * n * m > MASK_ENTRIES
     parts = []
     for t in slices(n, chunk):
         s = slice(m if past is None else past.heard(t))
         of_past = k[..., s, :], v[..., s, :], None if mask is None else mask[..., s]
         term = _term(bias, past, t, s, (*batch, h, t.stop - t.start, m))
-        parts.append(_masked(q[..., t, :], *of_past, term, scale))
+        parts.append(_masked(q[..., t, :], *of_past, term, scale, again=again))
     y = parts[0] if len(parts) == 1 else torch.cat(parts, -2)
     return y[..., :c].reshape(*batch, h, n, c)
 
@@ -132,8 +136,10 @@ def _masked(
     mask: Tensor | None,
     term: Callable[[], Tensor] | None,
     scale: float,
+    *,
+    again: bool,
 ) -> Tensor:
-    """One call of the kernel; a bias is made, and for the backward pass made again, in here."""
+    """One call of the kernel; a term is made in here, and for the backward pass made ``again``."""
     if term is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
@@ -144,7 +150,7 @@ def _masked(
                 q, k, v, attn_mask=bias if mask is None else bias + mask, scale=scale
             )
 
-    if torch.is_grad_enabled():
+    if again and torch.is_grad_enabled():
         return checkpoint(call, q, k, v, use_reentrant=False)
     return call(q, k, v)
 

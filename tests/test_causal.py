@@ -116,6 +116,19 @@ def test_the_definition_and_its_gradients(path, atoms, weights, ordered, dtype):
         assert difference(got, want) < GRADIENT[dtype]
 
 
+@every_measure
+def test_a_mask_that_is_made_again(atoms, monkeypatch):
+    """A large mask is not kept for the backward pass; values and gradients are the same."""
+    x, w = operands()[:3], weights_of("nulls")
+    past, g = Past(TARGETS, SOURCES, None if atoms else w), torch.randn(2, H, N, 3)
+    found = []
+    for entries in (2**22, 0):
+        monkeypatch.setattr("opformer._fused.MASK_ENTRIES", entries)
+        y = kernel_integral(*x, w, past=past)
+        found.append([y, *torch.autograd.grad(y, x, g)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 @every_path
 def test_a_bias_is_not_read_where_the_source_is_later(path):
     """A kernel of t - s need not be defined for s > t: here a root of it, NaN there."""
