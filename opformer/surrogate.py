@@ -66,8 +66,7 @@ class Surrogate(nn.Module):
         if sample.target is None:
             return scale.unscale_outputs(self.model(source, fields, None, parameters))
         target = scale.scale_domain(sample.target)
-        # Read off the volume alone: at a point of the boundary there is a source of each measure.
-        nearby = scale.scale_fields(sample.inside.interpolate(sample.fields, sample.target.points))
+        nearby = scale.scale_fields(self._nearby(sample, sample.target))
         return scale.unscale_outputs(
             self.model(source, fields, target, parameters, target_fields=nearby)
         )
@@ -184,8 +183,19 @@ class Surrogate(nn.Module):
     def _at(self, sample: Sample, target: Domain, chunk: int | None) -> Tensor:
         if chunk is None:
             return self(replace(sample, target=target))
-        nearby = sample.inside.interpolate(sample.fields, target.points)
-        return self._decode(sample, target, nearby, chunk)
+        return self._decode(sample, target, self._nearby(sample, target), chunk)
+
+    def _nearby(self, sample: Sample, target: Domain) -> Tensor:
+        """The input fields at other points."""
+        model = cast(Any, self.model)
+        causal = getattr(model, "causal_axis", None) is not None
+        if causal and sample.fields.shape[-1] and not model.decoder_layers:
+            raise ValueError(
+                "a causal surrogate is read at its own points only: input fields interpolated at a "
+                "target between them would look ahead"
+            )
+        # Off the volume alone: at a point of the boundary there is a source of each measure.
+        return sample.inside.interpolate(sample.fields, target.points)
 
     def save(self, path: str | Path, **more: Any) -> None:
         """Write all that :func:`opformer.load` needs to one file; ``more`` is kept beside it."""
