@@ -23,8 +23,8 @@ Bias = Tensor | Callable[[slice], Tensor]
 
 # Entries of the bias in one chunk of targets, over batch and heads: 64 MiB in float32.
 BIAS_ENTRIES = 2**24
-# Entries of a mask of the past, over the batch, that is kept for the backward pass: 16 MiB. A larger
-# one is made again, and so is every bias: its parts may need more memory than itself.
+# Entries of a mask of the past, over the batch, that is kept for the backward pass: 16 MiB. A
+# larger one is made again, and so is every bias: its parts may need more memory than itself.
 MASK_ENTRIES = 2**22
 # Targets at a time where each hears what is not later: few enough to leave out about half of all
 # pairs, and enough to keep a kernel busy.

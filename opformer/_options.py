@@ -63,8 +63,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--causal",
-        action="store_true",
-        help="of a --trajectory: nothing at a time depends on inputs at later times",
+        nargs="?",
+        const="t",
+        choices=["t", "x", "y", "z"],
+        help="nothing at a time depends on inputs at later times; time is t of a --trajectory [t], "
+        "or a coordinate of the meshes",
     )
     parser.add_argument("--seed", type=int, default=0, help="[0]")
     again = parser.add_mutually_exclusive_group()

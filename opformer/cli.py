@@ -139,8 +139,8 @@ def _inspect(options: argparse.Namespace) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     _check_run(options.out, resume=options.resume, overwrite=options.overwrite)
-    if options.causal and (options.equivariant or not options.trajectory):
-        raise ValueError("--causal needs a --trajectory, and is not for --equivariant models")
+    if options.causal and options.equivariant:
+        raise ValueError("--causal is not for --equivariant models: time is no direction of space")
     data = MeshDataset(
         options.data,
         inputs=options.inputs,
@@ -187,11 +187,20 @@ def _model(data: MeshDataset, options: argparse.Namespace) -> nn.Module:
     sizes = {name: getattr(options, name) for name in ("channels", "heads", "layers")}
     sizes["parameter_channels"] = data.parameter_channels
     if not options.equivariant:
-        sizes["causal_axis"] = data.dim - 1 if options.causal else None
+        sizes["causal_axis"] = _causal_axis(data, options.causal)
         return OperatorTransformer(data.dim, data.in_channels, data.out_channels, **sizes)
     inputs, outputs = data.layout.kinds
     vectors = options.heads * max(1, options.channels // (4 * options.heads))
     return EquivariantTransformer(data.dim, inputs, outputs, vectors=vectors, **sizes)
+
+
+def _causal_axis(data: MeshDataset, name: str | None) -> int | None:
+    names = ["xyz"[axis] for axis in data.layout.axes] + ["t"] * data.layout.trajectory
+    if name is not None and name not in names:
+        raise ValueError(
+            f"--causal {name}: the coordinates are {', '.join(names)} (t is that of a --trajectory)"
+        )
+    return None if name is None else names.index(name)
 
 
 def _check_run(out: Path, *, resume: bool, overwrite: bool) -> None:

@@ -9,7 +9,8 @@ ratios of weights count. C5 uniform: with equal weights the operator is plain at
 samples of a padded batch do not see each other. C7 constant: the mean of a constant is that
 constant. C8 chunk: evaluation in parts is evaluation. C10 symmetry: what an encoding declares
 holds, and no more. C11 target: targets do not see each other. C12 alive: every parameter matters.
-C13 causal: fields at later times change nothing, of a model with a ``causal_axis``. (C9, consistency under refinement, is :func:`observed_order` of a
+C13 causal: fields at later times change nothing, of a model with a ``causal_axis``.
+(C9, consistency under refinement, is :func:`observed_order` of a
 :func:`opformer.refinement_study`.)
 """
 

@@ -508,11 +508,27 @@ def test_warnings_are_lines(place, run, tmp_path, monkeypatch):
     assert (status, out, err) == (0, ["a page"], ["warning: a.inp: something of it is not read"])
 
 
-@pytest.mark.parametrize("other", [[], ["--trajectory", "--equivariant"]])
-def test_what_is_not_causal(place, run, tmp_path, other):
-    status, _, err = run("fit", place / "data", *FIT, "--causal", *other, "--out", tmp_path / "run")
+def test_fit_a_causal_model(place, run, tmp_path):
+    """A coordinate of the meshes is time; here y."""
+    out = tmp_path / "run"
+    small = ["--epochs", 1, "--channels", 8, "--heads", 2, "--layers", 1]
+    status, _, err = run("fit", place / "data", *FIT, *small, "--causal", "y", "--out", out)
+    assert (status, err) == (0, [])
+    assert load(out).model.causal_axis == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--causal"], "--causal t: the coordinates are x, y (t is that of a --trajectory)"),
+        (["--causal", "z"], "--causal z: the coordinates are x, y"),
+        (["--causal", "x", "--equivariant"], "--causal is not for --equivariant models"),
+    ],
+)
+def test_what_is_not_causal(place, run, tmp_path, options, message):
+    status, _, err = run("fit", place / "data", *FIT, *options, "--out", tmp_path / "run")
     assert status == 2
-    assert "--causal needs a --trajectory, and is not for --equivariant models" in err[0]
+    assert message in err[0]
 
 
 def test_fit_an_equivariant_model(place, run, tmp_path):
