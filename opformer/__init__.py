@@ -16,6 +16,7 @@ from opformer.mesh import read_mesh, write_mesh
 from opformer.model import OperatorTransformer
 from opformer.refinement import refinement_study
 from opformer.sample import Sample, collate
+from opformer.sequence import Transformer
 from opformer.standardize import Standardizer
 from opformer.surrogate import Surrogate, load
 from opformer.training import fit
@@ -36,6 +37,7 @@ __all__ = [
     "Sample",
     "Standardizer",
     "Surrogate",
+    "Transformer",
     "collate",
     "encodings",
     "evaluate",

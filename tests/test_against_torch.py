@@ -1,7 +1,8 @@
 """The classical parts against torch's own modules, with the same weights: outputs and gradients.
 
-A causal mask is an order of time, a padded key a source of measure zero. There is no counterpart of
-``nn.TransformerDecoderLayer``: targets here do not listen to one another.
+A causal mask is an order of time, each token an atom of the measure; a padded key is a source of
+measure zero. ``nn.Transformer`` ends both its stacks with a norm, even in Post-LN; 2017 and ours do
+not, so it gets stacks without.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from tolerances import GRADIENT, ROUNDING, difference
 from torch import nn
 
 from opformer import Attention, Domain, Encoder
+from opformer.autoregressive import AutoregressiveBlock, AutoregressiveDecoder
+from opformer.embedding import Embedding
+from opformer.sequence import Transformer
 from opformer.transformer import EncoderBlock
 
 TIGHT, LOOSE = ROUNDING[torch.float64], GRADIENT[torch.float64]
@@ -56,18 +60,39 @@ def pairs_of_attention(ours, theirs):
     ]
 
 
+def pairs_of(ours, theirs):
+    """All parameters of two modules of one structure: norms, linear maps."""
+    both = zip(ours.parameters(), theirs.parameters(), strict=True)
+    return [(a, b, range(len(b))) for a, b in both]
+
+
 def pairs_of_block(ours, theirs):
-    layers = [
-        (ours.attention_norm, theirs.norm1),
-        (ours.feed_forward_norm, theirs.norm2),
-        (ours.feed_forward[0], theirs.linear1),
-        (ours.feed_forward[2], theirs.linear2),
+    return [
+        *pairs_of_attention(ours.attention, theirs.self_attn),
+        *pairs_of(ours.attention_norm, theirs.norm1),
+        *pairs_of(ours.feed_forward_norm, theirs.norm2),
+        *pairs_of(ours.feed_forward[0], theirs.linear1),
+        *pairs_of(ours.feed_forward[2], theirs.linear2),
     ]
-    return pairs_of_attention(ours.attention, theirs.self_attn) + [
-        (getattr(a, name), getattr(b, name), range(len(getattr(b, name))))
-        for a, b in layers
-        for name in ("weight", "bias")
+
+
+def pairs_of_decoder_block(ours, theirs):
+    return [
+        *pairs_of_attention(ours.self_attention, theirs.self_attn),
+        *pairs_of_attention(ours.attention, theirs.multihead_attn),
+        *pairs_of(ours.self_attention_norm, theirs.norm1),
+        *pairs_of(ours.attention_norm, theirs.norm2),
+        *pairs_of(ours.feed_forward_norm, theirs.norm3),
+        *pairs_of(ours.feed_forward[0], theirs.linear1),
+        *pairs_of(ours.feed_forward[2], theirs.linear2),
     ]
+
+
+def pairs_of_stack(ours, theirs, block):
+    """Of ``block``'s pairs, and those of the last norm where there is one."""
+    both = zip(ours.blocks, theirs.layers, strict=True)
+    pairs = [pair for a, b in both for pair in block(a, b)]
+    return pairs if theirs.norm is None else pairs + pairs_of(ours.norm, theirs.norm)
 
 
 def same_weights(pairs, ours):
@@ -95,7 +120,7 @@ def same_results(y, z, inputs, pairs):
 @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
 @pytest.mark.parametrize("heads", [1, 4])
 def test_multihead_attention(batch, causal, padded, cross, heads):
-    ours = Attention(C, heads, qk_norm=False, causal_axis=0 if causal else None)
+    ours = Attention(C, heads, qk_norm=False, causal_axis=0 if causal else None, atoms=True)
     theirs = nn.MultiheadAttention(C, heads, batch_first=True)
     pairs = pairs_of_attention(ours, theirs)
     same_weights(pairs, ours)
@@ -118,8 +143,8 @@ def test_a_bias_of_the_keys_cancels():
     assert difference(theirs(x, x, x)[0], before) < TIGHT
 
 
-def torch_layer(heads, activation, norm_first):
-    return nn.TransformerEncoderLayer(
+def torch_layer(heads, activation, norm_first, kind=nn.TransformerEncoderLayer):
+    return kind(
         C,
         heads,
         HIDDEN,
@@ -148,6 +173,7 @@ def test_encoder_layer(batch, causal, padded, norm_first, activation):
         norm_first=norm_first,
         qk_norm=False,
         causal_axis=0 if causal else None,
+        atoms=True,
         activation=activation,
     )
     pairs = pairs_of_block(ours, theirs)
@@ -173,18 +199,109 @@ def test_encoder(norm_first, causal):
         norm_first=norm_first,
         qk_norm=False,
         causal_axis=0 if causal else None,
+        atoms=True,
         activation="relu",
     )
-    pairs = [
-        pair
-        for a, b in zip(ours.blocks, theirs.layers, strict=True)
-        for pair in pairs_of_block(a, b)
-    ]
-    if norm_first:
-        last = zip(ours.norm.parameters(), norm.parameters(), strict=True)
-        pairs += [(a, b, range(C)) for a, b in last]
+    pairs = pairs_of_stack(ours, theirs, pairs_of_block)
     same_weights(pairs, ours)
     x, at = torch.randn(3, N, C, requires_grad=True), steps(N, 3, padded=True)
     given = masks(at, N, causal, True)
     z = theirs(x, given["attn_mask"], given["key_padding_mask"])
     same_results(ours(x, at), z, [x], pairs)
+
+
+torch_decoder_layer = partial(torch_layer, kind=nn.TransformerDecoderLayer)
+
+
+def decoder_masks(target, source, padded):
+    """Torch's masks for a decoder: True is what nobody may look at."""
+    return {
+        "tgt_mask": torch.ones(target.size, target.size, dtype=torch.bool).triu(1),
+        "tgt_key_padding_mask": target.null if padded else None,
+        "memory_key_padding_mask": source.null if padded else None,
+    }
+
+
+@every_batch
+@every_padding
+@every_order
+@every_activation
+def test_decoder_layer(batch, padded, norm_first, activation):
+    theirs = torch_decoder_layer(4, activation, norm_first)
+    ours = AutoregressiveBlock(
+        C, 4, hidden=HIDDEN, norm_first=norm_first, qk_norm=False, atoms=True, activation=activation
+    )
+    pairs = pairs_of_decoder_block(ours, theirs)
+    same_weights(pairs, ours)
+    x = torch.randn(*batch, N, C, requires_grad=True)
+    memory = torch.randn(*batch, M, C, requires_grad=True)
+    target, source = steps(N, *batch, padded=padded), steps(M, *batch, padded=padded)
+    z = theirs(x, memory, **decoder_masks(target, source, padded))
+    same_results(ours(x, target, memory, source), z, [x, memory], pairs)
+
+
+@every_order
+def test_decoder(norm_first):
+    """The stack, with the last norm of Pre-LN."""
+    norm = nn.LayerNorm(C) if norm_first else None
+    theirs = nn.TransformerDecoder(torch_decoder_layer(4, "relu", norm_first), 3, norm)
+    ours = AutoregressiveDecoder(
+        3, C, 4, hidden=HIDDEN, norm_first=norm_first, qk_norm=False, atoms=True, activation="relu"
+    )
+    pairs = pairs_of_stack(ours, theirs, pairs_of_decoder_block)
+    same_weights(pairs, ours)
+    x = torch.randn(3, N, C, requires_grad=True)
+    memory = torch.randn(3, M, C, requires_grad=True)
+    target, source = steps(N, 3, padded=True), steps(M, 3, padded=True)
+    z = theirs(x, memory, **decoder_masks(target, source, padded=True))
+    same_results(ours(x, target, memory, source), z, [x, memory], pairs)
+
+
+@pytest.mark.parametrize("shape", [(N,), (3, N)], ids=["", "batch"])
+def test_embedding(shape):
+    ours, theirs = Embedding(11, C), nn.Embedding(11, C)
+    pairs = pairs_of(ours, theirs)
+    same_weights(pairs, ours)
+    tokens = torch.randint(11, shape)
+    same_results(ours(tokens), C**0.5 * theirs(tokens), [], pairs)
+
+
+@every_padding
+@every_order
+def test_transformer(padded, norm_first):
+    """The whole model of 2017, from tokens to logits, between two vocabularies."""
+    words, other = 11, 13
+    norms = [nn.LayerNorm(C) if norm_first else None for _ in range(2)]
+    encoder = nn.TransformerEncoder(
+        torch_layer(4, "relu", norm_first), 2, norms[0], enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(torch_decoder_layer(4, "relu", norm_first), 2, norms[1])
+    theirs = nn.Transformer(C, 4, batch_first=True, custom_encoder=encoder, custom_decoder=decoder)
+    tables, last = (nn.Embedding(words, C), nn.Embedding(other, C)), nn.Linear(C, other)
+    ours = Transformer(
+        words, other, channels=C, heads=4, layers=2, hidden=HIDDEN, norm_first=norm_first
+    )
+    pairs = [
+        *pairs_of(ours.source_embedding, tables[0]),
+        *pairs_of(ours.target_embedding, tables[1]),
+        *pairs_of_stack(ours.encoder, encoder, pairs_of_block),
+        *pairs_of_stack(ours.decoder, decoder, pairs_of_decoder_block),
+        *pairs_of(ours.project, last),
+    ]
+    same_weights(pairs, ours)
+    source, target = torch.randint(words, (3, M)), torch.randint(other, (3, N))
+    over, at = steps(M, 3, padded=padded), steps(N, 3, padded=padded)
+    both = zip(tables, (source, target), strict=True)
+    tokens = [C**0.5 * table(x) + sinusoids(x.shape[1]) for table, x in both]
+    given = decoder_masks(at, over, padded)
+    z = last(theirs(*tokens, src_key_padding_mask=over.null if padded else None, **given))
+    there = ~at.null  # what padding holds is not looked at
+    same_results(ours(source, target, over, at)[there], z[there], [], pairs)
+
+
+def sinusoids(n):
+    """Sine and cosine in turn, as written in 2017."""
+    angles = [[t / 10000 ** (2 * (i // 2) / C) for i in range(C)] for t in range(n)]
+    sines = torch.tensor(angles).sin()
+    sines[:, 1::2] = torch.tensor(angles).cos()[:, 1::2]
+    return sines
