@@ -82,7 +82,7 @@ def train(model: Transformer, steps: int, unseen: set[int], rng: random.Random) 
     rate = 3e-3
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
-    bar = tqdm(range(steps), desc="training", unit="step")
+    bar = tqdm(range(steps), desc="training", unit="step", disable=None)
     for _ in bar:
         source, target, following = batch([drawn(rng, unseen) for _ in range(64)])
         at = token_domain(target != PADDING)

@@ -177,6 +177,15 @@ def log_density(weights: Tensor) -> tuple[Tensor, Tensor]:
     return (w / mean.unsqueeze(-1)).log(), mean.log()
 
 
+def check_weights(weights: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse weights of a shape that does not broadcast to ``shape``, negative or not finite."""
+    _check_shape("weights", weights, shape, 1)
+    bad = ~(weights.isfinite() & (weights >= 0))
+    if bad.any():
+        index = torch.nonzero(bad)[0].tolist()
+        raise ValueError(f"weights must be finite and not negative, entry {index} is not")
+
+
 def _precision(
     q: Tensor, k: Tensor, v: Tensor, factors: Factors | None
 ) -> tuple[Tensor, Tensor, Tensor, Factors | None]:
@@ -246,11 +255,7 @@ def _check(
             f"got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
     if weights is not None:
-        _check_shape("weights", weights, (*batch, m), 1)
-        bad = ~(weights.isfinite() & (weights >= 0))
-        if bad.any():
-            index = torch.nonzero(bad)[0].tolist()
-            raise ValueError(f"weights must be finite and not negative, entry {index} is not")
+        check_weights(weights, (*batch, m))
     if factors is not None:
         r = factors[0].shape[-1]
         _check_shape("factors of the targets", factors[0], (*batch, h, n, r), 2)

@@ -18,9 +18,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from opformer._fused import fits
 from opformer.domain import Domain
-from opformer.integral import log_density
+from opformer.integral import check_weights, log_density
 
 __all__ = ["SelfAttention", "attention_weights", "similarity", "weighted_mean"]
 
@@ -28,8 +27,8 @@ __all__ = ["SelfAttention", "attention_weights", "similarity", "weighted_mean"]
 def similarity(q: Tensor, k: Tensor) -> Tensor:
     r"""The scores :math:`q\,k^\top/\sqrt{d_k}` of targets (rows) and sources (columns).
 
-    If the channels of q and k are independent, with mean 0 and variance 1, so are the scores, for
-    any number of channels: the softmax of them does not saturate.
+    If the channels of q and k are independent, of mean 0 and variance 1, a score has mean 0 and
+    variance 1 too, for any number of channels: the softmax does not saturate.
 
     Parameters
     ----------
@@ -63,7 +62,7 @@ def attention_weights(p: Tensor, weights: Tensor | None = None) -> Tensor:
     Raises
     ------
     ValueError
-        If the weights do not fit.
+        If the weights do not fit, are negative or not finite.
 
     Examples
     --------
@@ -74,12 +73,7 @@ def attention_weights(p: Tensor, weights: Tensor | None = None) -> Tensor:
     tensor([[0.5000, 0.5000, 0.0000]])
     """
     if weights is not None:
-        expected = (*p.shape[:-2], p.shape[-1])
-        if weights.shape[-1:] != expected[-1:] or not fits(weights.shape, expected):
-            raise ValueError(
-                f"weights must be {expected} or broadcast to it for scores {tuple(p.shape)}, "
-                f"got {tuple(weights.shape)}"
-            )
+        check_weights(weights, (*p.shape[:-2], p.shape[-1]))
         p = p + log_density(weights)[0].unsqueeze(-2).to(p.dtype)
     # The softmax of a row of -inf alone is NaN, and so is its gradient.
     dead = (p == -torch.inf).all(-1, keepdim=True)
