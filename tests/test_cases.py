@@ -314,7 +314,7 @@ def test_a_causal_trajectory_does_not_look_ahead(runs, tmp_path):
         assert same == (k < len(TIMES) - 1)
     assert np.isfinite(evaluate(surrogate, runs / "run1.pvd", progress=False).cases[0].relative_l2)
     for chunk in (None, 7):
-        with pytest.raises(ValueError, match="read at its own points only.* would look ahead"):
+        with pytest.raises(ValueError, match=r"read at its own points only.* would look ahead"):
             surrogate.predict(runs / "run1.pvd", target=torch.rand(5, 3), chunk=chunk)
 
 

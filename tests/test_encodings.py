@@ -22,6 +22,7 @@ from opformer.encodings import (
     DisplacementBias,
     DistanceBias,
     ExponentialDecay,
+    FadingMemory,
     FourierFeatures,
     GaussianBias,
     LocalFrameBias,
@@ -344,6 +345,37 @@ def test_gaussian_sees_no_padding():
     tokens = torch.randn(5, CHANNELS)
     got = bias(encoding.factors(target, padded, tokens))[..., :7]
     assert difference(got, bias(encoding.factors(target, source, tokens))) < TIGHT
+
+
+# Memory
+
+
+@pytest.mark.parametrize(("dim", "axis"), [(1, -1), (2, -1), (3, 0)])
+@pytest.mark.parametrize("channels", [None, CHANNELS])
+@torch.no_grad()
+def test_memory_fades_with_the_time_that_has_passed(dim, axis, channels):
+    encoding = FadingMemory(HEADS, channels, axis=axis, lengths=(0.1, 2.0))
+    assert (
+        difference(encoding.log_length.exp(), torch.linspace(-2.302585, 0.693147, HEADS).exp())
+        < 1e-6
+    )
+    target, source, tokens = domain(5, dim), domain(7, dim), torch.randn(5, CHANNELS)
+    lag = target.points[:, None, axis] - source.points[:, axis]
+    length = encoding.log_length.exp().expand(5, HEADS)
+    if channels:
+        change = encoding.change(tokens) / math.log(20)
+        length = length * (-math.log(20) * change.tanh()).exp()
+    got = bias(encoding.factors(target, source, tokens))
+    assert difference(got, -lag / length.T[:, :, None]) < TIGHT
+
+
+@torch.no_grad()
+def test_memory_far_from_the_origin_of_time():
+    encoding, target, source = FadingMemory(HEADS).float(), domain(5, 1), domain(7, 1)
+    lag = target.points - source.points.T
+    late = [Domain(1e6 + d.points, d.weights) for d in (target, source)]
+    got = bias(encoding.factors(*late, torch.zeros(5, 1, dtype=torch.float32)))
+    assert difference(got, -lag / encoding.log_length.exp()[:, None, None]) < 1e-5
 
 
 # Dense: functions of the distance
@@ -691,6 +723,8 @@ EVERY = {
     "rotary, axes": lambda: Rotary(2, HEADS, CHANNELS // HEADS, directions="axes"),
     "gaussian": lambda: GaussianBias(2, HEADS, CHANNELS),
     "gaussian, anisotropic": lambda: GaussianBias(2, HEADS, CHANNELS, anisotropic=True),
+    # One sees one coordinate.
+    "memory": lambda: Compose(*(FadingMemory(HEADS, CHANNELS, axis=axis) for axis in (0, 1))),
     **{name: lambda make=make: make(2) for name, make in DENSE.items()},
 }
 
@@ -805,6 +839,7 @@ def test_sinusoidal_distances_in_any_dimension(dim):
         Rotary(2, HEADS, CHANNELS // HEADS, wavelengths=(0.01, 1.0)),
         GaussianBias(2, HEADS, CHANNELS, lengths=(0.01, 0.1)),
         GaussianBias(2, HEADS, lengths=(0.01, 0.1), anisotropic=True),
+        FadingMemory(HEADS, CHANNELS, lengths=(0.01, 0.1)),
         DisplacementBias(2, HEADS),
         LocalFrameBias(2, HEADS, length=0.01),
         DistanceBias(ExponentialDecay(HEADS, lengths=(0.01, 0.1))),
@@ -953,6 +988,7 @@ def test_the_symmetry_of_a_composition_is_the_smaller_one(one, two):
         (GaussianBias(2, 2, 8), "translation"),
         (GaussianBias(2, 2, anisotropic=True), "translation"),
         (GaussianBias(1, 2, anisotropic=True), "E(d)"),
+        (FadingMemory(2), "translation"),
         (DistanceBias(PowerLaw(2)), "E(d)"),
         (DisplacementBias(2, 2), "translation"),
         (LocalFrameBias(2, 2), "SE(d)"),

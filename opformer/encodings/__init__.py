@@ -11,6 +11,7 @@ from opformer.encodings.distance import (
     RadialBasis,
     RadialNetwork,
 )
+from opformer.encodings.memory import FadingMemory
 from opformer.encodings.relative import GaussianBias
 from opformer.encodings.rotary import Rotary
 
@@ -20,6 +21,7 @@ __all__ = [
     "DisplacementBias",
     "DistanceBias",
     "ExponentialDecay",
+    "FadingMemory",
     "FourierFeatures",
     "GaussianBias",
     "LocalFrameBias",

@@ -19,9 +19,9 @@ from opformer.encodings.base import PositionalEncoding
 from opformer.encodings.distance import geometric
 from opformer.integral import Factors
 
-__all__ = ["GaussianBias", "gaussian_factors", "gaussian_rates"]
+__all__ = ["GaussianBias", "bounded", "gaussian_factors", "gaussian_rates"]
 
-# The token may change γ by this factor at most: factor channels cancel to about eps · γR².
+# The token may change a rate by this factor at most: factor channels cancel to about eps · γR².
 MAX_CHANGE = 20.0
 
 
@@ -109,9 +109,13 @@ def gaussian_rates(log_length: Tensor, change: Tensor) -> Tensor:
 
     The latter is bounded, :math:`|g|\le\log 20`.
     """
+    return (bounded(change) - 2 * log_length - math.log(2)).exp().mT.unsqueeze(-1)
+
+
+def bounded(change: Tensor) -> Tensor:
+    r"""The logarithm of a change, as it is near 0, and :math:`|g|\le\log 20` anywhere."""
     bound = math.log(MAX_CHANGE)
-    change = bound * torch.tanh(change / bound)
-    return (change - 2 * log_length - math.log(2)).exp().mT.unsqueeze(-1)
+    return bound * torch.tanh(change / bound)
 
 
 def gaussian_factors(
