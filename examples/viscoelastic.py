@@ -46,7 +46,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
 from opformer import Domain, OperatorTransformer, Sample, Surrogate, evaluate, fit
-from opformer.encodings import Compose, Coordinates, DistanceBias, ExponentialDecay
+from opformer.encodings import Compose, Coordinates, FadingMemory
 
 __all__ = ["CROWDED", "Case", "Unweighted", "case", "grid", "model", "samples", "stream", "train"]
 
@@ -156,7 +156,7 @@ class Unweighted(nn.Module):
 def model(dim: int = 1, **options: Any) -> OperatorTransformer:
     """Two causal layers of four kernels that fade with the time that has passed."""
     torch.manual_seed(0)
-    fading = DistanceBias(ExponentialDecay(4, lengths=(0.05, 2.0)))
+    fading = FadingMemory(4, axis=0, lengths=(0.05, 2.0))
     return OperatorTransformer(
         dim,
         in_channels=1,

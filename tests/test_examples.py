@@ -13,11 +13,14 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 # How each example is run short. "OUT" stands for an empty folder.
 ARGUMENTS = {
+    "articles.py": ["OUT", "--quick"],
     "demo.py": ["--quick"],  # writes to demo/ of the working directory
     "elasticity.py": ["OUT", "--cases", "2", "--dim", "3", "--nodes", "60", "120"],
     "integral.py": [],
     "new_encoding.py": [],
     "plates.py": ["OUT", "--cases", "3", "--nodes", "200", "300", "--workers", "1"],
+    "sequence.py": ["OUT", "--quick"],
+    "viscoelastic.py": ["OUT", "--quick"],
     "which_encoding.py": [],
 }
 
