@@ -176,17 +176,14 @@ def train(net: nn.Module, data: Sequence[Sample], epochs: int) -> Surrogate:
     return fit(net, data, validation=0.05, epochs=epochs, batch_size=16, learning_rate=6e-3)
 
 
-@torch.no_grad()
 def stream(surrogate: Surrogate, sample: Sample) -> Tensor:
     """Stress (n, 1), one by one: told the strain at a time, the model says the stress there."""
-    scale, net = surrogate.standardizer, surrogate.model
-    parameters = scale.scale_parameters(sample.parameters)
     state, found = None, []
     for n in range(1, sample.size + 1):
         so_far = Domain.from_points(sample.source.points[:n], rule="interval")
-        strain = scale.scale_fields(sample.fields[n - 1 : n])
-        y, state = net.step(scale.scale_domain(so_far), strain, parameters, state=state)
-        found.append(scale.unscale_outputs(y))
+        strain = sample.fields[n - 1 : n]
+        y, state = surrogate.step(so_far, strain, sample.parameters, state=state)
+        found.append(y)
     return torch.cat(found)
 
 

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from opformer._outputs import with_outputs
 from opformer.cases import Step, series_of, time_of
 from opformer.checkpoint import load_checkpoint, save_checkpoint
 from opformer.config import build, describe
 from opformer.domain import Domain, as_target
-from opformer.errors import MeshError
-from opformer.layout import Layout, as_components
+from opformer.layout import Layout
 from opformer.measured import Parameters
-from opformer.mesh import merge_points, read_field, with_fields
 from opformer.sample import Sample
 from opformer.standardize import Standardizer
 
@@ -124,11 +123,37 @@ class Surrogate(nn.Module):
         for case in tqdm(cases, desc="predicting", unit="step", disable=hidden, leave=False):
             sample, meshes, sizes = self._sample(case, parameters)
             if target is not None:
-                return self._at(sample, self._checked(as_target(target)).to(self.device), chunk)
+                return self._at(sample, self._checked("target", as_target(target)), chunk)
             y = self._at_nodes(sample, chunk)
             for step, part in zip(meshes, y.split(sizes), strict=True):
-                found.append(self._with_fields(step, part, overwrite))
+                found.append(with_outputs(step, part, self.layout, overwrite=overwrite))
         return found if len(found) > 1 or self.layout.trajectory else found[0]
+
+    @torch.no_grad()
+    def step(
+        self,
+        source: Domain,
+        fields: Tensor,
+        parameters: Tensor | None = None,
+        *,
+        state: Any = None,
+    ) -> tuple[Tensor, Any]:
+        """Answer as data arrive: :meth:`opformer.OperatorTransformer.step` in physical units.
+
+        ``source`` are all points so far, the new ones last, on the axes of the layout (of a
+        trajectory, the time is the last); ``fields`` (n, in_channels) are those of the new ones.
+
+        Returns
+        -------
+        Tensor, shape (n, out_channels), at the new points, and the state for the next step
+        """
+        scale, model = self.standardizer, cast(Any, self.model)
+        if not hasattr(model, "step"):
+            raise ValueError(f"a model with steps is needed, {type(model).__name__} has none")
+        given = None if parameters is None else scale.scale_parameters(parameters)
+        source = scale.scale_domain(self._checked("source", source))
+        y, state = model.step(source, scale.scale_fields(fields), given, state=state)
+        return scale.unscale_outputs(y), state
 
     def steps(self, mesh: Any) -> list[Any]:
         """What :meth:`predict` takes the ``mesh`` for: the steps of a series, or one mesh."""
@@ -209,17 +234,19 @@ class Surrogate(nn.Module):
         }
         save_checkpoint(path, {**state, **more})
 
-    def _checked(self, target: Domain) -> Domain:
-        if target.dim != self.standardizer.dim:
+    def _checked(self, name: str, domain: Domain) -> Domain:
+        """A domain on the axes of the layout, as the standardizer knows them."""
+        if domain.dim != self.standardizer.dim:
             axes = ["xyz"[axis] for axis in self.layout.axes] + ["t"] * self.layout.trajectory
             raise ValueError(
-                f"target must have the coordinates {', '.join(axes)}, got {target.dim} of them"
+                f"{name} must have the coordinates {', '.join(axes)}, got {domain.dim} of them"
             )
         if not self.layout.trajectory:
-            return target
-        scales = torch.ones(target.dim, dtype=torch.float64)
+            return domain.to(self.device)
+        scales = torch.ones(domain.dim, dtype=torch.float64)
         scales[-1] = self.layout.velocity
-        return replace(target, points=target.points * scales.to(target.points.device))
+        scaled = domain.points * scales.to(domain.points.device)
+        return replace(domain, points=scaled).to(self.device)
 
     def _decode(self, sample: Sample, target: Domain, fields: Tensor, chunk: int | None) -> Tensor:
         scale, model = self.standardizer, cast(Any, self.model)
@@ -234,33 +261,6 @@ class Surrogate(nn.Module):
         )
         y = model.decode(state, scale.scale_domain(target), scale.scale_fields(fields), chunk=chunk)
         return scale.unscale_outputs(y)
-
-    def _with_fields(self, mesh: Any, y: Tensor, overwrite: bool) -> Any:
-        at = self.layout.at
-        if self.layout.merged and at == "points":
-            y = y[torch.from_numpy(merge_points(mesh)[1]).to(y.device)]
-        fields: dict[str, np.ndarray] = {}
-        for name, part in self.layout.split(y.cpu()).items():
-            values = part.numpy()
-            taken = name in mesh.point_data or name in mesh.cell_data
-            fields[f"{name}_predicted" if taken else name] = _arrows(values)
-            if taken and (truth := self._truth(mesh, name, values.shape[1])) is not None:
-                fields[f"{name}_error"] = _arrows(values - truth)
-        if at == "points":
-            return with_fields(mesh, point_data=fields, overwrite=overwrite)
-        return with_fields(mesh, cell_data=fields, overwrite=overwrite)
-
-    def _truth(self, mesh: Any, name: str, components: int) -> np.ndarray | None:
-        """A field that the mesh has, where the predictions are; None if it is no such field."""
-        try:
-            truth = as_components(read_field(mesh, name, self.layout.at), components)
-        except MeshError:  # NaN, or no numbers: there is nothing to compare with
-            return None
-        return truth if truth.shape[1] == components else None
-
-
-def _arrows(values: np.ndarray) -> np.ndarray:
-    return np.pad(values, ((0, 0), (0, 1))) if values.shape[1] == 2 else values
 
 
 def load(path: str | Path) -> Surrogate:

@@ -11,7 +11,7 @@ import torch
 from cases import square, tiny_model
 from tolerances import ROUNDING, difference
 
-from opformer import Layout, MeshDataset, MeshError, evaluate, fit, load, read_mesh
+from opformer import Domain, Layout, MeshDataset, MeshError, evaluate, fit, load, read_mesh
 from opformer.cases import series_of
 from opformer.cli import main
 from opformer.mesh import read_times, write_mesh, write_series
@@ -316,6 +316,27 @@ def test_a_causal_trajectory_does_not_look_ahead(runs, tmp_path):
     for chunk in (None, 7):
         with pytest.raises(ValueError, match=r"read at its own points only.* would look ahead"):
             surrogate.predict(runs / "run1.pvd", target=torch.rand(5, 3), chunk=chunk)
+
+
+def test_a_causal_trajectory_step_after_step(tmp_path):
+    """In physical units: each snapshot as it arrives, and what the whole series gives."""
+    for i in range(3):
+        write_run(tmp_path / "runs" / f"run{i}.pvd", 1 + i / 2)
+    data = dataset(tmp_path / "runs", inputs=["k"], trajectory=True)
+    model = tiny_model(data.dim, data.in_channels, data.out_channels, causal_axis=2)
+    fit(model, data, out=tmp_path / "fit", validation=1 / 3, epochs=2, progress=False)
+    surrogate = load(tmp_path / "fit").double()
+    place = Domain.from_mesh(square(4))
+    k, state = place.points[:, 1:2], None
+    for i, mesh in enumerate(surrogate.predict(tmp_path / "runs" / "run1.pvd")):
+        times = torch.tensor(TIMES[: i + 1])
+        steps = Domain.from_points(times, rule="interval").weights
+        points = [torch.cat([place.points[:, :2], torch.full((25, 1), t)], 1) for t in times]
+        so_far = Domain(torch.cat(points), (steps[:, None] * place.weights).flatten())
+        y, state = surrogate.step(so_far, k, state=state)
+        assert difference(y, mesh.point_data["u_predicted"]) < TIGHT
+    with pytest.raises(ValueError, match="source must have the coordinates x, y, t, got 2"):
+        surrogate.step(Domain(place.points[:, :2], place.weights), k)
 
 
 def test_steps_predicted_one_by_one(runs):

@@ -43,7 +43,7 @@ LEVELS = (
     ("layout",),
     ("cases", "_findings"),
     ("data", "standardize", "augment"),
-    ("checkpoint",),
+    ("checkpoint", "_outputs"),
     ("surrogate",),
     ("evaluation",),
     ("refinement", "plotting"),
