@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from opformer._fused import targets_at_once
-from opformer.causal import Past
+from opformer.causal import Past, coordinate
 from opformer.domain import Domain
 from opformer.encodings import Compose, PositionalEncoding
 from opformer.integral import kernel_integral
@@ -87,6 +87,8 @@ class Attention(nn.Module):
         super().__init__()
         if channels % heads:
             raise ValueError(f"channels must be a multiple of heads, got {channels} and {heads}")
+        if causal_axis is not None and type(causal_axis) is not int:
+            raise ValueError(f"causal_axis must be the number of a coordinate, got {causal_axis!r}")
         self.channels, self.heads, self.qk_norm = channels, heads, qk_norm
         self.causal_axis, self.atoms = causal_axis, atoms
         self.encoding = Compose() if encoding is None else encoding
@@ -210,7 +212,7 @@ class Attention(nn.Module):
     def _past(self, target: Domain, source: Domain) -> Past | None:
         if self.causal_axis is None:
             return None
-        t, s = (_coordinate(domain, self.causal_axis) for domain in (target, source))
+        t, s = (coordinate(domain, self.causal_axis) for domain in (target, source))
         return Past(t, s, None if self.atoms else source.weights)
 
     def _bias(self, target: Domain, source: Domain) -> Callable[[slice], Tensor] | None:
@@ -225,13 +227,3 @@ class Attention(nn.Module):
             name = type(self.encoding).__name__
             raise ValueError(f"{name}.bias must return a tensor (..., h, n, m), got None")
         return bias
-
-
-def _coordinate(domain: Domain, axis: int) -> Tensor:
-    """One coordinate of the points, (..., n), without gradient: an order has none."""
-    if not -domain.dim <= axis < domain.dim:
-        raise ValueError(
-            f"causal_axis must be one of {domain.dim} coordinates, got {axis} for points "
-            f"{tuple(domain.points.shape)}"
-        )
-    return domain.points[..., axis].detach()

@@ -17,10 +17,14 @@ SIAM 1985.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-__all__ = ["Past"]
+from opformer.domain import Domain
+
+__all__ = ["Past", "continued", "coordinate"]
 
 
 class Past:
@@ -58,7 +62,7 @@ class Past:
     def heard(self, rows: slice) -> int:
         """How many sources, from the first on, hold all that these targets hear; at least one."""
         m = self.source.shape[-1]
-        return m if self._counts is None else min(m, max(1, *self._counts[rows]))
+        return m if self._counts is None else min(m, max([1, *self._counts[rows]]))
 
     def restrict(self, p: Tensor | None, rows: slice, columns: slice) -> Tensor:
         """The log-kernel p (..., h, rows, columns), 0 if None, of the past alone.
@@ -90,4 +94,48 @@ class Past:
 
     def _count(self) -> list[int]:
         counts = torch.searchsorted(self.source, self.target, right=True)
-        return counts.flatten(0, -2).amax(0).tolist() if counts.ndim > 1 else counts.tolist()
+        n = counts.shape[-1]
+        # A row more, of no source heard: there may be no sample.
+        rows = counts.reshape(math.prod(counts.shape[:-1]), n)
+        return torch.cat([rows, counts.new_zeros(1, n)]).amax(0).tolist()
+
+
+def continued(so_far: Domain, domain: Domain, axis: int, *, atoms: bool) -> Domain:
+    """The points of a domain that has grown, after those that it had; each later than those.
+
+    Raises
+    ------
+    ValueError
+        If it does not begin with the points so far, if a new one of positive measure is not later,
+        or if the weight of an atom has changed.
+    """
+    n = so_far.size
+    if domain.points.shape[:-2] != so_far.points.shape[:-2] or not torch.equal(
+        domain.points[..., :n, :], so_far.points
+    ):
+        raise ValueError(
+            f"the domain must begin with the {n} points so far, as they were; got other ones, or "
+            f"fewer: points {tuple(domain.points.shape)}"
+        )
+    if atoms and not torch.equal(domain.weights[..., :n], so_far.weights):
+        raise ValueError("atoms keep their weights, got others for points that have been heard")
+    new = domain.take(slice(n, None))
+    heard = coordinate(so_far, axis).masked_fill(so_far.null, -torch.inf)
+    times = coordinate(new, axis).masked_fill(new.null, torch.inf)
+    early = times <= heard.amax(-1, keepdim=True)
+    if early.any():
+        raise ValueError(
+            f"new points must be later than all so far along coordinate {axis}, got "
+            f"{times[early].min().item():g} after {heard.max().item():g}"
+        )
+    return new
+
+
+def coordinate(domain: Domain, axis: int) -> Tensor:
+    """One coordinate of the points, (..., n), without gradient: an order has none."""
+    if not -domain.dim <= axis < domain.dim:
+        raise ValueError(
+            f"causal_axis must be one of {domain.dim} coordinates, got {axis} for points "
+            f"{tuple(domain.points.shape)}"
+        )
+    return domain.points[..., axis].detach()

@@ -63,7 +63,10 @@ class Embedding(nn.Module):
             self._refuse_unknown(x)
             return scale * F.embedding(x.long(), self.weight)
         if x.shape[-1] != self.in_channels:
-            raise ValueError(f"fields must be (..., n, {self.in_channels}), got {tuple(x.shape)}")
+            raise ValueError(
+                f"fields must be (..., n, {self.in_channels}), got {tuple(x.shape)}; tokens are "
+                "integers"
+            )
         return scale * (x.to(self.weight.dtype) @ self.weight)
 
     def _refuse_unknown(self, tokens: Tensor) -> None:

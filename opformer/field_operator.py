@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from opformer._fused import slices
 from opformer.attention import KeyValues
+from opformer.causal import continued, coordinate
 from opformer.domain import Domain, as_target
 from opformer.transformer import Decoder, Encoder
 
@@ -44,6 +46,7 @@ class FieldOperator(nn.Module):
     parameter_channels: int
     decoder_layers: int = 0
     causal_axis: int | None = None
+    atoms: bool = False
     lift: nn.Module
     encoder: Encoder
     project: nn.Module
@@ -88,7 +91,7 @@ class FieldOperator(nn.Module):
             On shapes that do not fit the model, or fields that a causal model misses at a target.
         """
         if target is None and not self.decoder_layers:
-            return self.step(source, fields, parameters)[0]
+            return self.project(self._encode(source, fields, parameters)[0])
         state = self.encode(source, fields, parameters)
         return self.decode(state, source if target is None else target, target_fields)
 
@@ -133,6 +136,8 @@ class FieldOperator(nn.Module):
         ValueError
             If the model has no causal axis, or new points are not later than all that were heard.
         """
+        if self.causal_axis is None:
+            raise ValueError("only a model with a causal_axis takes step after step")
         tokens, state = self._encode(source, fields, parameters, state)
         if not self.decoder_layers:
             return self.project(tokens), state
@@ -147,12 +152,13 @@ class FieldOperator(nn.Module):
         past: Encoded | None = None,
     ) -> tuple[Tensor, Encoded]:
         """The last tokens of the new points, and the state with them."""
-        origin = self._origin(source)
+        origin = self._origin(source) if past is None else past.origin
         source = new = self._cast(source, origin)
-        if past is None:
-            parameters = self._read_parameters(source, parameters)
+        if past is not None and self.causal_axis is not None:
+            new = continued(past.source, source, self.causal_axis, atoms=self.atoms)
+            parameters = past.parameters
         else:
-            new, parameters = self._later(past.source, source), past.parameters
+            parameters = self._read_parameters(source, parameters)
         fields = self._read_fields(new, fields)
         tokens = self.lift(torch.cat([fields, _spread(parameters, new)], -1), new)
         tokens, read = self.encoder.run(tokens, source, None if past is None else past.key_values)
@@ -162,25 +168,6 @@ class FieldOperator(nn.Module):
             pairs = zip(past.decoder_key_values, decoder, strict=True)
             decoder = [old.append(more, source) for old, more in pairs]
         return tokens, Encoded(source, fields, parameters, read, decoder, origin)
-
-    def _later(self, old: Domain, source: Domain) -> Domain:
-        """The points of a source that has grown, after those that it had."""
-        if self.causal_axis is None:
-            raise ValueError("only a model with a causal_axis takes step after step")
-        if not torch.equal(source.points[..., : old.size, :], old.points):
-            raise ValueError(
-                f"source must begin with the {old.size} points so far, as they were; got other "
-                f"ones, or fewer: points {tuple(source.points.shape)}"
-            )
-        new = source.take(slice(old.size, None))
-        heard = old.points[..., self.causal_axis].masked_fill(old.null, -torch.inf)
-        if (new.points[..., self.causal_axis] <= heard.amax(-1, keepdim=True)).any():
-            raise ValueError(
-                f"new points must be later than all so far along coordinate {self.causal_axis}, "
-                f"got {new.points[..., self.causal_axis].min().item():g} after "
-                f"{heard.max().item():g}"
-            )
-        return new
 
     def decode(
         self,
@@ -231,19 +218,35 @@ class FieldOperator(nn.Module):
     def _origin(self, source: Domain) -> Tensor:
         """What coordinates are counted from, (..., 1, d), in float64.
 
-        A model that sees offsets alone may count from the centre of the source, so that casting a
-        domain far from the origin loses no digits. A causal one may not: the centre looks ahead.
+        A model that sees offsets alone counts from the centre of the source, so that casting a
+        domain far from the origin loses no digits; a causal one from its first point, which is
+        known when the first step is taken.
         """
-        center = source.mean(source.points.double()).unsqueeze(-2)
-        fixed = self.symmetry == "none" or self.causal_axis is not None
-        return torch.zeros_like(center) if fixed else center
+        points = source.points.double()
+        if self.symmetry == "none" or not source.size:
+            return points.new_zeros(*points.shape[:-2], 1, self.dim)
+        if self.causal_axis is None:
+            return source.mean(points).unsqueeze(-2)
+        time = coordinate(source, self.causal_axis).masked_fill(source.null, torch.inf)
+        first = time.argmin(-1)[..., None, None]
+        return points.take_along_dim(first, -2)
 
     def _cast(self, domain: Domain, origin: Tensor) -> Domain:
         if domain.dim != self.dim:
             shape = tuple(domain.points.shape)
             raise ValueError(f"the model has {self.dim} coordinates, got points {shape}")
         dtype = next(self.parameters()).dtype
-        return replace(domain, points=(domain.points - origin).to(dtype))
+        cast = replace(domain, points=(domain.points - origin).to(dtype))
+        if self.causal_axis is not None:
+            times = (coordinate(d, self.causal_axis).sort(-1).values for d in (domain, cast))
+            given, kept = (int((t.diff(dim=-1) > 0).sum()) for t in times)
+            if kept < given:
+                warnings.warn(
+                    f"times fall together in {dtype} ({given - kept} steps are lost), and hear one "
+                    "another: count time from the start of the record, or use a longer type",
+                    stacklevel=4,
+                )
+        return cast
 
     def _read_fields(self, domain: Domain, fields: Tensor | None) -> Tensor:
         """Fields in the model's dtype; NaN and Inf at points of measure zero become 0."""
@@ -254,8 +257,14 @@ class FieldOperator(nn.Module):
             raise ValueError(
                 f"fields must have shape (..., n, in_channels) = {shape}, got {tuple(fields.shape)}"
             )
-        blank = domain.null.unsqueeze(-1) & ~fields.isfinite()
-        return torch.where(blank, 0, fields).to(domain.points.dtype)
+        odd = ~fields.isfinite()
+        bad = odd & ~domain.null.unsqueeze(-1)
+        if bad.any():
+            raise ValueError(
+                "fields must be finite where the measure is positive: entry "
+                f"{tuple(bad.nonzero()[0].tolist())} is not. A point without data has the weight 0"
+            )
+        return torch.where(odd, 0, fields).to(domain.points.dtype)
 
     def _read_parameters(self, domain: Domain, parameters: Tensor | None) -> Tensor:
         shape = (*domain.weights.shape[:-1], self.parameter_channels)

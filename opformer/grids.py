@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import reduce
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -56,11 +57,19 @@ def grid(*axes: ArrayLike, cells: bool = False) -> Domain:
 
 def _rule(axis: ArrayLike, number: int, cells: bool) -> tuple[Tensor, Tensor]:
     """Points and weights along one axis."""
-    x = torch.as_tensor(axis).detach().cpu().double()
-    if x.ndim != 1 or len(x) < 2 or not (x.diff() > 0).all():
+    # Lists by way of numpy: torch would read them in float32, where late times fall together.
+    x = torch.as_tensor(axis if isinstance(axis, Tensor) else np.asarray(axis, dtype=float))
+    x = x.detach().cpu().double()
+    if x.ndim != 1 or len(x) < 2:
         raise ValueError(
             f"axis {number} must be a row of two ascending numbers or more, "
             f"got shape {tuple(x.shape)}"
+        )
+    ascending = x.diff() > 0
+    if not ascending.all():
+        i = int(ascending.logical_not().nonzero()[0])
+        raise ValueError(
+            f"axis {number} must ascend: entries {i} and {i + 1} are {x[i]:g} and {x[i + 1]:g}"
         )
     steps = x.diff()
     if cells:

@@ -110,6 +110,8 @@ class OperatorTransformer(FieldOperator):
         activation: str = "gelu",
     ) -> None:
         super().__init__()
+        if causal_axis is not None and causal_axis not in range(-dim, dim):
+            raise ValueError(f"causal_axis must be one of {dim} coordinates, got {causal_axis!r}")
         self.dim, self.in_channels, self.out_channels = dim, in_channels, out_channels
         self.parameter_channels, self.channels, self.heads = parameter_channels, channels, heads
         self.layers, self.decoder_layers, self.hidden = layers, decoder_layers, hidden

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from opformer.attention import KeyValues
 from opformer.autoregressive import AutoregressiveDecoder
+from opformer.causal import continued
 from opformer.domain import Domain
 from opformer.embedding import Embedding, token_domain
 from opformer.encodings import PositionalEncoding, Sinusoidal
@@ -174,12 +175,26 @@ class Transformer(nn.Module):
         Returns
         -------
         Tensor, shape (..., n, out_channels), and the state after this step
+
+        Raises
+        ------
+        ValueError
+            As the call, and if a new point is not later than those that have been heard, or they
+            are not what they were.
         """
         new, past = _there(target), state.past
         domain = _continued(past, new) if domain is None else domain
         before = past[0].source.size if past else 0
         _check("target_domain", domain, (*new.shape[:-1], before + new.shape[-1]))
-        at = domain.take(slice(before, None))
+        read = state.memory[0].source.weights.shape[:-1] if state.memory else new.shape[:-1]
+        if read != new.shape[:-1]:
+            raise ValueError(
+                f"target must have the batch axes {tuple(read)} of the source, got "
+                f"{tuple(target.shape)}: expand the smaller one"
+            )
+        at = domain
+        if past:
+            at = continued(past[0].source, domain, self.causal_axis, atoms=self.atoms)
         x = _read(target, at, self.target_embedding, self.target_position)
         x, past = self.decoder.run(x, domain, state.memory, past)
         return self.project(x), State(state.memory, past)
@@ -214,7 +229,8 @@ class Transformer(nn.Module):
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}")
         state = self.encode(source, source_domain)
-        token = torch.full_like(_there(source)[..., :1], start, dtype=torch.long)
+        batch = _there(source).shape[:-1]
+        token = torch.full((*batch, 1), start, device=source.device)
         ended = torch.zeros_like(token, dtype=torch.bool)
         written: list[Tensor] = []
         while len(written) < length and not ended.all():
@@ -222,7 +238,7 @@ class Transformer(nn.Module):
             token = logits.argmax(-1).masked_fill(ended, end)
             ended = token == end
             written.append(token)
-        return torch.cat(written, -1)
+        return torch.cat([token[..., :0], *written], -1)
 
 
 def _there(x: Tensor) -> Tensor:

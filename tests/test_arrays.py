@@ -258,10 +258,28 @@ def test_one_axis_is_the_rule_of_the_line():
     torch.testing.assert_close(grid(GRADED).weights, expected.weights, rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("axis", [[0.0], [0.0, 0.0], [1.0, 0.0], [[0.0, 1.0]], 3.0, [0, np.nan]])
+@pytest.mark.parametrize("axis", [[0.0], [[0.0, 1.0]], 3.0])
 def test_axes_that_are_none(axis):
     with pytest.raises(ValueError, match="axis 1 must be a row of two ascending numbers"):
         grid([0.0, 1.0], axis)
+
+
+@pytest.mark.parametrize(
+    ("entry", "got"), [(0.0, "1 and 0"), (1.0, "1 and 1"), (np.nan, "1 and n")]
+)
+def test_axes_that_do_not_ascend(entry, got):
+    with pytest.raises(ValueError, match=f"axis 1 must ascend: entries 2 and 3 are {got}"):
+        grid([0.0, 1.0], [0.0, 0.5, 1.0, entry])
+
+
+@pytest.mark.parametrize("late", [1e6, 1.7e9])
+def test_lists_keep_their_digits(late):
+    """Also where torch would read them in its default type."""
+    torch.set_default_dtype(torch.float32)
+    domain = grid([late, late + 0.1, late + 0.4])
+    torch.testing.assert_close(
+        domain.weights, torch.tensor([0.05, 0.2, 0.15]).double(), rtol=0, atol=1e-6
+    )
 
 
 def test_no_axes():

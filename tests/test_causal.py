@@ -21,7 +21,14 @@ from tolerances import GRADIENT, ROUNDING, difference
 from opformer import Attention, Decoder, Domain, Encoder, OperatorTransformer, stack
 from opformer.causal import Past
 from opformer.config import build, describe
-from opformer.encodings import Compose, Coordinates, GaussianBias, PositionalEncoding, Rotary
+from opformer.encodings import (
+    Compose,
+    Coordinates,
+    FadingMemory,
+    GaussianBias,
+    PositionalEncoding,
+    Rotary,
+)
 from opformer.integral import kernel_integral
 from opformer.testing import check_model, observed_order
 from opformer.transformer import DecoderBlock, EncoderBlock
@@ -303,6 +310,18 @@ def test_the_future_of_the_values_is_not_heard(name, kind, carried):
     assert not (other[~early] == y[~early]).all(-1).any()
     assert (gradient[~early] == 0).all()
     assert (gradient[early] != 0).any(-1).all()
+
+
+@pytest.mark.parametrize("axis", ["t", 1.0, True])
+def test_an_axis_that_is_no_number_is_refused(axis):
+    with pytest.raises(ValueError, match="must be the number of a coordinate, got"):
+        Attention(C, H, causal_axis=axis)
+
+
+@pytest.mark.parametrize("axis", ["t", 2, -3])
+def test_a_model_knows_its_axes(axis):
+    with pytest.raises(ValueError, match=f"causal_axis must be one of 2 coordinates, got {axis!r}"):
+        make(causal_axis=axis)
 
 
 def test_a_bad_axis_is_refused():
@@ -672,7 +691,7 @@ def test_bad_steps_are_refused():
     so_far, u = space_time(4), torch.randn(12, 2)
     _, state = make().step(so_far(2), u[:6])
     with pytest.raises(ValueError, match="only a model with a causal_axis takes step after step"):
-        make(causal_axis=None).step(so_far(3), u[6:9], state=state)
+        make(causal_axis=None).step(so_far(3), u[6:9])
     moved = so_far(3)
     moved.points[0, 0] += 1
     for wrong in (moved, so_far(1)):
@@ -684,6 +703,59 @@ def test_bad_steps_are_refused():
         make().step(late, u[6:9], state=state)
     with pytest.raises(ValueError, match="fields must have shape"):
         make().step(so_far(3), u[:9], state=state)
+    heavier = replace(so_far(3), weights=2 * so_far(3).weights)
+    _, state = make(atoms=True).step(so_far(3).take(slice(6)), u[:6])
+    with pytest.raises(ValueError, match="atoms keep their weights"):
+        make(atoms=True).step(heavier, u[6:9], state=state)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_known_yet_is_no_number(bad):
+    """It would be in all sums, times zero. A point without data has measure zero."""
+    net, so_far, u = make(), space_time(4), torch.randn(12, 2)
+    hole = u.clone()
+    hole[5] = bad
+    with pytest.raises(ValueError, match=r"fields must be finite .* entry \(5, 0\) is not"):
+        net(so_far(4), hole)
+    with pytest.raises(ValueError, match=r"fields must be finite .* entry \(2, 0\) is not"):
+        net.step(so_far(2), hole[3:6], state=net.step(so_far(1), u[:3])[1])
+    source = so_far(4)
+    source.weights[5] = 0
+    known = torch.arange(12) != 5
+    expected = net(source.take(known), u[known])
+    assert difference(net(source, hole)[known], expected) < TIGHT
+
+
+def test_no_times_at_all():
+    empty = Domain(torch.zeros(0, 2), torch.zeros(0))
+    assert make()(empty, torch.zeros(0, 2)).shape == (0, 3)
+    assert make(atoms=True)(empty, torch.zeros(0, 2)).shape == (0, 3)
+
+
+def test_late_times_lose_no_digits():
+    """A causal model that sees offsets alone counts from its first point, before it casts."""
+    encoding = Compose(Rotary(2, H, C // H), GaussianBias(2, H), FadingMemory(H))
+    net, source, u = make(encoding=encoding).float(), space_time(12)(12), torch.randn(36, 2)
+    late = replace(source, points=source.points + torch.tensor([0.0, 1e6]))
+    y = net(source, u)
+    assert difference(net(late, u), y) < ROUNDING[torch.float32]
+    order = torch.randperm(36)
+    assert difference(net(late.take(order), u[order]), y[order]) < ROUNDING[torch.float32]
+    state = None
+    for k in range(0, 36, 3):
+        # Ones: of the whole grid, so that a step has the weights of the whole.
+        so_far = ending(late, late.points[k, 1], False)[0]
+        out, state = net.step(so_far, u[k : k + 3], state=state)
+        assert difference(out, y[k : k + 3]) < 10 * ROUNDING[torch.float32]
+
+
+def test_times_that_fall_together_are_told():
+    """Absolute coordinates are not counted from the first point."""
+    net, source = make().float(), space_time(4)(4)
+    late = replace(source, points=source.points + torch.tensor([0.0, 1e9]))
+    message = r"times fall together in torch.float32 \(3 steps are lost"
+    with pytest.warns(UserWarning, match=message):
+        net(late, torch.randn(12, 2))
 
 
 # The kernels, to be looked at

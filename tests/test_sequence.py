@@ -538,6 +538,38 @@ def test_a_domain_of_other_axes_is_refused():
         model.step(state, target[:, :1], times(1, 3))  # not the new ones alone
 
 
+@pytest.mark.parametrize("new", [[0.5], [1.0], [0.0, 3.0]])
+def test_times_that_do_not_go_on_are_refused(new):
+    model, y = transformer(), tokens(words=OTHER, n=2 + len(new))
+    _, state = model.step(model.encode(tokens()), y[:2])
+    at = Domain(torch.tensor([0.0, 1.0, *new])[:, None], torch.ones(2 + len(new)))
+    with pytest.raises(ValueError, match="new points must be later than all so far"):
+        model.step(state, y[2:], at)
+
+
+def test_a_past_that_is_another_is_refused():
+    model, y = transformer(), tokens(words=OTHER, n=3)
+    _, state = model.step(model.encode(tokens()), y[:2])
+    with pytest.raises(ValueError, match="must begin with the 2 points so far, as they were"):
+        model.step(state, y[2:], Domain(torch.tensor([0.0, 1.5, 2.0])[:, None], torch.ones(3)))
+    with pytest.raises(ValueError, match="atoms keep their weights"):
+        model.step(state, y[2:], Domain(torch.arange(3.0)[:, None], 2 * torch.ones(3)))
+
+
+def test_a_source_of_another_batch_is_refused():
+    with pytest.raises(ValueError, match=r"batch axes \(\) of the source, got \(3, 8\): expand"):
+        transformer()(tokens(), tokens(3, words=OTHER, n=N))
+
+
+def test_nothing_gives_nothing():
+    model, source, target = transformer(), tokens(3), tokens(3, words=OTHER, n=N)
+    assert model(source, target[:, :0]).shape == (3, 0, OTHER)
+    assert model(source[:, :0], target).shape == (3, N, OTHER)
+    assert model(source[:0], target[:0]).shape == (0, N, OTHER)
+    assert model.generate(source[:, :0], start=0, end=1, length=4).shape[0] == 3
+    assert model.generate(source[:0], start=0, end=1, length=4).shape == (0, 0)
+
+
 def test_nothing_to_write_is_refused():
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         transformer().generate(tokens(), start=0, end=1, length=0)
