@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from opformer.causal import Past
 from opformer.domain import Domain, stack
 from opformer.encodings.base import SYMMETRIES
 from opformer.motions import turn
@@ -113,18 +114,22 @@ def check_targets(apply: Apply, case: Case) -> None:
     same("C8 chunk, C11 target", torch.cat(parts), apply(*case), case)
 
 
-def check_causal(apply: Apply, case: Case, axis: int) -> None:
-    """C13: other fields at later times, of sources or targets, change no bit of what is earlier."""
+def check_causal(apply: Apply, case: Case, axis: int, atoms: bool) -> None:
+    """C13: what is earlier hears no later field, bit for bit, and knows nothing of later points."""
     source, features, target, tokens = case
-    now = target.points[..., axis].median()
-    early = target.points[..., axis] <= now
-    other = Case(
-        source,
-        torch.where(source.points[..., axis, None] > now, 1 - features, features),
-        target,
-        torch.where(early[..., None], tokens, 1 - tokens),
+    times, now = source.points[:, axis], target.points[:, axis].median()
+    early = target.points[:, axis] <= now
+    other = case._replace(
+        features=torch.where(times[:, None] > now, 1 - features, features),
+        tokens=torch.where(early[:, None], tokens, 1 - tokens),
     )
-    same("C13 causal", apply(*other)[early], apply(*case)[early], case, 0.0)
+    same("C13 causal (fields)", apply(*other)[early], apply(*case)[early], case, 0.0)
+    last = times[times <= now].amax()
+    past = Past(last[None], times, None if atoms else source.weights)
+    cut = past.restrict(None, slice(None), slice(None))[0, 0].exp()
+    ending, early = replace(source, weights=source.weights * cut), times <= last
+    whole = apply(source, features, source, features)[early]
+    same("C13 causal (domain)", apply(ending, features, source, features)[early], whole, case)
 
 
 def check_symmetry(apply: Apply, case: Case, declared: str, *, strict: bool = True) -> None:

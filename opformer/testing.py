@@ -9,7 +9,7 @@ ratios of weights count. C5 uniform: with equal weights the operator is plain at
 samples of a padded batch do not see each other. C7 constant: the mean of a constant is that
 constant. C8 chunk: evaluation in parts is evaluation. C10 symmetry: what an encoding declares
 holds, and no more. C11 target: targets do not see each other. C12 alive: every parameter matters.
-C13 causal: fields at later times change nothing, of a model with a ``causal_axis``.
+C13 causal: neither later fields nor the later domain, of a model with a ``causal_axis``.
 (C9, consistency under refinement, is :func:`observed_order` of a
 :func:`opformer.refinement_study`.)
 """
@@ -185,11 +185,11 @@ def check_model(
     Parameters
     ----------
     model : nn.Module
-        With ``dim``, ``in_channels`` and ``parameter_channels``.
+        With ``dim``, ``in_channels``, ``parameter_channels`` and ``symmetry``.
     dtype : torch.float64 or torch.float32
     seed, size : int
     symmetry : str, optional
-        That the whole model keeps; by default that of ``model.encoding``.
+        That the whole model keeps; by default ``model.symmetry``.
 
     Raises
     ------
@@ -210,11 +210,11 @@ def check_model(
     cases = random_cases(net.dim, channels, channels, dtype, generator, size)
     for case in cases:
         check_targets(apply, case)
-        declared = net.encoding.symmetry if symmetry is None else symmetry
+        declared = net.symmetry if symmetry is None else symmetry
         check_symmetry(apply, case, declared, strict=False)
     if getattr(net, "causal_axis", None) is not None:
         for case in cases:
-            check_causal(apply, case, net.causal_axis)
+            check_causal(apply, case, net.causal_axis, net.atoms)
     check_measure(apply, cases)
     case = cases[0]
     case = case._replace(target=case.source, tokens=case.features)

@@ -594,6 +594,24 @@ class Foreseeing(Model):
         self.causal_axis = 1
 
 
+class Spread(GaussianBias):
+    """Its lengths are those of the whole source: they know how long it will last."""
+
+    def factors(self, target, source, tokens):
+        x = source.points
+        size = source.mean((x - source.mean(x)[..., None, :]).square().sum(-1)).sqrt()
+        fq, fk = super().factors(target, source, tokens)
+        return fq / size, fk
+
+
+class Measured(Model):
+    def __init__(self):
+        super().__init__(Spread(2, HEADS))
+        self.causal_axis = 1
+        for block in self.encoder.blocks:
+            block.attention.causal_axis = 1
+
+
 class Restless(Model):
     """Saved, and not what it was."""
 
@@ -617,7 +635,8 @@ MODELS = {
     Hidden: "C10 symmetry (E(d) declared, rotation)",
     TwoFaced: "C11 target (the source's own points)",
     Restless: "describe, build",
-    Foreseeing: "C13 causal",
+    Foreseeing: "C13 causal (fields)",
+    Measured: "C13 causal (domain)",
 }
 
 
