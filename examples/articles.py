@@ -223,7 +223,7 @@ def saturation() -> Numbers:
 
 def draw_saturation(numbers: Numbers) -> Figure:
     figure, axes = picture(1, 1, height=2.7)
-    labels = {"count": "sources that count, exp(entropy)", "slope": "norm of ∂α/∂p"}
+    labels = {"count": "exp(entropy), sources", "slope": "norm of ∂α/∂p"}
     for ax, (key, label) in zip(axes, labels.items(), strict=True):
         styles = {
             f"scaled_{key}": ("o-", BLUE, "q·k / √d_k"),
@@ -590,7 +590,7 @@ def draw_gradients(numbers: Numbers) -> Figure:
     figure, (left, right) = picture(1, 1)
     styles = {"post_total": ("s--", ORANGE, "Post-LN"), "pre_total": ("o-", BLUE, "Pre-LN")}
     curves(left, numbers, "depths", styles)
-    styles = {"post_blocks": ("--", ORANGE, ""), "pre_blocks": ("-", BLUE, "")}
+    styles = {"post_blocks": ("--", ORANGE, "Post-LN"), "pre_blocks": ("-", BLUE, "Pre-LN")}
     curves(right, numbers | {"block": range(1, numbers["depths"][-1] + 1)}, "block", styles)
     logarithmic(
         left, numbers["depths"], xlabel="number of blocks", ylabel="gradient norm, all weights"
@@ -600,6 +600,7 @@ def draw_gradients(numbers: Numbers) -> Figure:
     right.set(
         xlabel=f"block, of {numbers['depths'][-1]}", ylabel="gradient norm, one block", yscale="log"
     )
+    right.legend(frameon=False)
     plain(right.yaxis, [0.1, 0.3, 1])
     return figure
 
@@ -778,7 +779,8 @@ def main() -> None:
     for name, (compute, draw) in FIGURES.items():
         numbers = compute(**(QUICK.get(name, {}) if arguments.quick else {}))
         save(draw(numbers), arguments.out / f"{name}.png")
-        print(name, {k: v for k, v in numbers.items() if isinstance(v, (int, float))})
+        few = {k: v for k, v in numbers.items() if isinstance(v, int | float)}
+        print(name, *(f"{k}={v:.4g}" for k, v in few.items()))
 
 
 if __name__ == "__main__":

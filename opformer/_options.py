@@ -183,7 +183,6 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
     parts.add_argument(
         "--parts",
         nargs="+",
-        default=["boundary"],
         metavar="PART",
         help="what has a measure of its own in the source: named sets of the files [boundary]",
     )

@@ -45,6 +45,7 @@ class RandomPoses(Dataset[Sample]):
     """A data set whose samples are in another pose at every access.
 
     Each sample is turned about the centre of its domain, by a rotation from the global generator.
+    All coordinates must be those of the space: where one is time there is nothing to turn.
 
     Parameters
     ----------

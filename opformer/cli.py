@@ -139,8 +139,7 @@ def _inspect(options: argparse.Namespace) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     _check_run(options.out, resume=options.resume, overwrite=options.overwrite)
-    if options.causal and options.equivariant:
-        raise ValueError("--causal is not for --equivariant models: time is no direction of space")
+    parts = _parts(options)
     data = MeshDataset(
         options.data,
         inputs=options.inputs,
@@ -148,7 +147,7 @@ def _fit(options: argparse.Namespace) -> None:
         parameters=options.parameters,
         parameters_file=options.parameters_file,
         at=options.at,
-        parts=options.parts,
+        parts=parts,
         weights=options.weights,
         merged=options.merge,
         steps=options.steps,
@@ -194,12 +193,28 @@ def _model(data: MeshDataset, options: argparse.Namespace) -> nn.Module:
     return EquivariantTransformer(data.dim, inputs, outputs, vectors=vectors, **sizes)
 
 
+def _parts(options: argparse.Namespace) -> list[str]:
+    """The parts of the source; where a coordinate of the meshes is time its ends are none."""
+    if options.causal and options.equivariant:
+        raise ValueError("--causal is not for --equivariant models: time is no direction of space")
+    if options.causal in (None, "t"):
+        return ["boundary"] if options.parts is None else list(options.parts)
+    if "boundary" in (options.parts or ()):
+        raise ValueError(
+            f"--causal {options.causal}: the boundary of the meshes holds the end of time, which "
+            "is not known before; name parts without it, or none"
+        )
+    return list(options.parts or [])
+
+
 def _causal_axis(data: MeshDataset, name: str | None) -> int | None:
     names = ["xyz"[axis] for axis in data.layout.axes] + ["t"] * data.layout.trajectory
     if name is not None and name not in names:
         raise ValueError(
             f"--causal {name}: the coordinates are {', '.join(names)} (t is that of a --trajectory)"
         )
+    if name in ("x", "y", "z") and data.layout.at == "cells":
+        raise ValueError(f"--causal {name} needs the outputs at the nodes of time, not in cells")
     return None if name is None else names.index(name)
 
 

@@ -12,6 +12,7 @@ root mean square: any other scale would single out a direction. So does a tensor
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +78,8 @@ class Standardizer(nn.Module):
         """
         corners: list[Tensor] = []
         moments = {name: _Moments() for name in ("fields", "parameters", "outputs")}
-        for sample in samples:
+        for i, sample in enumerate(samples):
+            sample = sample if sample.name else replace(sample, name=f"number {i}")
             for domain in (sample.source, sample.domain):
                 corners += _corners(domain, sample.name)
             moments["fields"].add(sample.source, _finite(sample, "fields", sample.source))

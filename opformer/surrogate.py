@@ -158,6 +158,8 @@ class Surrogate(nn.Module):
     def steps(self, mesh: Any) -> list[Any]:
         """What :meth:`predict` takes the ``mesh`` for: the steps of a series, or one mesh."""
         several = mesh if isinstance(mesh, list | tuple) else [mesh]
+        if any(isinstance(one, Sample) for one in several):
+            raise ValueError("expected meshes or their files; for a Sample call surrogate(sample)")
         paths = [Path(one) for one in several if isinstance(one, str | Path)]
         if not paths:
             return list(several)

@@ -514,7 +514,9 @@ def test_fit_a_causal_model(place, run, tmp_path):
     small = ["--epochs", 1, "--channels", 8, "--heads", 2, "--layers", 1]
     status, _, err = run("fit", place / "data", *FIT, *small, "--causal", "y", "--out", out)
     assert (status, err) == (0, [])
-    assert load(out).model.causal_axis == 1
+    surrogate = load(out)
+    assert surrogate.model.causal_axis == 1
+    assert not surrogate.layout.parts  # the end of time is no boundary
 
 
 @pytest.mark.parametrize(
@@ -523,6 +525,8 @@ def test_fit_a_causal_model(place, run, tmp_path):
         (["--causal"], "--causal t: the coordinates are x, y (t is that of a --trajectory)"),
         (["--causal", "z"], "--causal z: the coordinates are x, y"),
         (["--causal", "x", "--equivariant"], "--causal is not for --equivariant models"),
+        (["--causal", "x", "--at", "cells"], "--causal x needs the outputs at the nodes"),
+        (["--causal", "x", "--parts", "boundary"], "--causal x: the boundary of the meshes holds"),
     ],
 )
 def test_what_is_not_causal(place, run, tmp_path, options, message):

@@ -197,5 +197,7 @@ def offsets(target: Domain, source: Domain) -> Tensor:
 
 def geometric(heads: int, first: float, last: float) -> Tensor:
     """Logarithms of numbers from the first to the last, one for each head."""
+    if not (0 < first < math.inf and 0 < last < math.inf):
+        raise ValueError(f"the range of the heads must be positive, got {first} to {last}")
     place = torch.linspace(0, 1, heads) if heads > 1 else torch.tensor([0.5])
     return math.log(first) + (math.log(last) - math.log(first)) * place

@@ -78,6 +78,9 @@ class FadingMemory(PositionalEncoding):
 
     def _time(self, points: Tensor) -> Tensor:
         """(..., n, d) to (..., 1, n, 1)."""
+        d = points.shape[-1]
+        if not -d <= self.axis < d:
+            raise ValueError(f"axis must be one of {d} coordinates, got {self.axis}")
         return points[..., self.axis, None].unsqueeze(-3)
 
     def _rate(self, tokens: Tensor) -> Tensor:
