@@ -36,7 +36,7 @@ def predict(options: argparse.Namespace) -> None:
     (check_writable_series if collection else check_writable)(output)
     _check_output([output], options)
     surrogate = load(options.run).to(options.device)
-    count = len(surrogate.steps(options.mesh))
+    count = len(surrogate.series(options.mesh))
     several = count > 1 or surrogate.layout.trajectory
     if several != collection:
         what = "a time series is written as .pvd" if several else ".pvd is for a time series"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from opformer._fused import targets_at_once
+from opformer._fused import TARGETS_WITH_A_PAST, targets_at_once
 from opformer.causal import Past, coordinate
 from opformer.domain import Domain
 from opformer.encodings import Compose, PositionalEncoding
@@ -64,7 +64,8 @@ class Attention(nn.Module):
         gets 0, plus the bias of the output.
     atoms : bool
         What a weight is, along that coordinate. False: that of a cell about a node of a time grid,
-        of which only the past part is heard. True: that of an event or a token, heard as a whole.
+        or of its product with another domain, of which only the past part is heard. True: that of
+        an event or a token, heard as a whole.
 
     Examples
     --------
@@ -89,6 +90,11 @@ class Attention(nn.Module):
             raise ValueError(f"channels must be a multiple of heads, got {channels} and {heads}")
         if causal_axis is not None and type(causal_axis) is not int:
             raise ValueError(f"causal_axis must be the number of a coordinate, got {causal_axis!r}")
+        if causal_axis is not None and encoding is not None and not encoding.pairwise:
+            raise ValueError(
+                "the encoding looks at all sources for each pair of points (it is not pairwise), "
+                "and would look ahead: take another one with a causal_axis"
+            )
         self.channels, self.heads, self.qk_norm = channels, heads, qk_norm
         self.causal_axis, self.atoms = causal_axis, atoms
         self.encoding = Compose() if encoding is None else encoding
@@ -167,11 +173,12 @@ class Attention(nn.Module):
         Tensor, shape (..., h, n, m)
         """
         read = self._read(x, target, memory, source)
-        source = read.source
-        p = similarity(self._query(x, target), read.key)
+        source, query = read.source, self._query(x, target)
         factors = self.encoding.factors(target, source, x)
-        if factors is not None:
-            p = p + factors[0] @ factors[1].mT
+        with torch.autocast(query.device.type, enabled=False):
+            p = similarity(query.double(), read.key.double())
+            if factors is not None:
+                p = p + factors[0].double() @ factors[1].double().mT
         bias = self._bias(target, source)
         if bias is not None:
             p = p + bias(slice(None))
@@ -179,8 +186,8 @@ class Attention(nn.Module):
         if past is not None:
             p = past.restrict(p, slice(None), slice(None))
         w = source.weights.unsqueeze(-2)
-        share = attention_weights(p, w)
-        return share / torch.where(w == 0, 1, w).unsqueeze(-2).to(share.dtype)
+        density = attention_weights(p, w) / torch.where(w == 0, 1, w).unsqueeze(-2)
+        return density.to(query.dtype)
 
     def _read(
         self, x: Tensor, target: Domain, memory: Tensor | KeyValues | None, source: Domain | None
@@ -207,7 +214,8 @@ class Attention(nn.Module):
             return None
         samples = math.prod(source.weights.shape[:-1])
         channels = max(self.heads, self.encoding.pair_channels)
-        return targets_at_once(samples * channels, source.size)
+        chunk = targets_at_once(samples * channels, source.size)
+        return chunk if self.causal_axis is None else min(chunk, TARGETS_WITH_A_PAST)
 
     def _past(self, target: Domain, source: Domain) -> Past | None:
         if self.causal_axis is None:

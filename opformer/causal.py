@@ -9,10 +9,12 @@ reach half a step to both sides of their node, so the past ends within the cell 
 
 .. math:: w_\tau\,\frac{h_- + 2\,(t-\tau)}{h_- + h_+},
 
-which is the trapezoidal rule on the grid that ends at τ, and from there to t the rectangle. The
-order is 2, and nothing of the grid after t is in the result (at nodes; between two of them, where
-the grid goes on is). Reference: P. Linz, Analytical and Numerical Methods for Volterra Equations,
-SIAM 1985.
+which is the trapezoidal rule on the grid that ends at τ, and from there to t the rectangle, also
+beyond the last node. The order is 2 (between nodes, where t is some steps from the start), and
+nothing of the grid after t is in the result. This is the measure of nodes of time, or of their
+product with another domain. Cells with a point at their centre, gaps in time, and meshes of space
+and time that are no product are integrated with order 1 at least. Reference: P. Linz, Analytical
+and Numerical Methods for Volterra Equations, SIAM 1985.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from opformer.domain import Domain
 
-__all__ = ["Past", "continued", "coordinate"]
+__all__ = ["Past", "continued", "coordinate", "lost_steps"]
 
 
 class Past:
@@ -32,10 +34,10 @@ class Past:
 
     Parameters
     ----------
-    target : Tensor, shape (..., n), floating
+    target : Tensor, shape (..., n)
         The times of the targets.
     source : Tensor, shape (..., m)
-        Those of the sources, in any order.
+        Those of the sources, in any order. Times that differ by rounding alone are one.
     weights : Tensor, shape (..., m), optional
         Of nodes of a time grid, or of its product with another domain: the last node before the
         target counts for the past part of its cell. Without them each source is an atom of the
@@ -53,10 +55,10 @@ class Past:
     """
 
     def __init__(self, target: Tensor, source: Tensor, weights: Tensor | None = None) -> None:
-        self.target, self.source = target.contiguous(), source.contiguous()
+        self.target, self.source = _settled(target, source)
         self._last = None if weights is None else self._cut(weights)
         # Sources in the order of time, as a rule: the later ones need not even be read.
-        ordered = bool((source.diff(dim=-1) >= 0).all())
+        ordered = bool((self.source.diff(dim=-1) >= 0).all())
         self._counts = self._count() if ordered else None
 
     def heard(self, rows: slice) -> int:
@@ -79,18 +81,18 @@ class Past:
 
     def _cut(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The last live time before each target, and the log of the share that its cell keeps."""
-        times = self.source.masked_fill(weights == 0, torch.inf).sort(-1).values
-        end = times.shape[-1] - 1
+        live = self.source.masked_fill(weights == 0, torch.inf)
+        # One more, of no source: there is always something after the last.
+        times = torch.nn.functional.pad(live.sort(-1).values, (0, 1), value=torch.inf)
         i = torch.searchsorted(times, self.target, right=True)
         last = times.gather(-1, (i - 1).clamp(min=0))
-        after = times.gather(-1, i.clamp(max=end))
+        after = times.gather(-1, i)
+        after = torch.where(after.isinf(), last, after)  # the cell of the last node is a half one
         j = torch.searchsorted(times, last)
         before = times.gather(-1, (j - 1).clamp(min=0))
         share = (last - before + 2 * (self.target - last)) / (after - before)
-        # At the first time all that is heard has one share, which the softmax cancels; behind the
-        # last node there is no cell to cut.
-        whole = (j == 0) | (i > end) | after.isinf()
-        return last, torch.where(whole, 1, share).log()
+        # At the first time all that is heard has one share, which the softmax cancels.
+        return last, torch.where(j == 0, 1, share).log()
 
     def _count(self) -> list[int]:
         counts = torch.searchsorted(self.source, self.target, right=True)
@@ -131,6 +133,13 @@ def continued(so_far: Domain, domain: Domain, axis: int, *, atoms: bool) -> Doma
     return new
 
 
+def lost_steps(times: Tensor, cast: Tensor) -> int:
+    """How many steps of some times (..., n) are none after a cast; what is rounding is no step."""
+    steps, kept = times.sort(-1).values.diff(dim=-1), cast.sort(-1).values
+    real = steps > 1e-3 * steps.mean(-1, keepdim=True)
+    return int(real.sum() - (kept.diff(dim=-1) > _resolution(kept)).sum().clamp(max=real.sum()))
+
+
 def coordinate(domain: Domain, axis: int) -> Tensor:
     """One coordinate of the points, (..., n), without gradient: an order has none."""
     if not -domain.dim <= axis < domain.dim:
@@ -139,3 +148,22 @@ def coordinate(domain: Domain, axis: int) -> Tensor:
             f"{tuple(domain.points.shape)}"
         )
     return domain.points[..., axis].detach()
+
+
+def _resolution(times: Tensor) -> Tensor:
+    """What times (..., n) of this type do not tell apart after some rounding, (..., 1)."""
+    size = times.abs().amax(-1, keepdim=True) if times.shape[-1] else times.sum(-1, keepdim=True)
+    return 8 * torch.finfo(times.dtype).eps * size
+
+
+def _settled(target: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+    """Times that differ by rounding alone as one, the earliest: a layer of a mesh is one time."""
+    both = torch.cat([target, source], -1)
+    both = both if both.is_floating_point() else both.double()
+    t, order = both.sort(-1)
+    apart = t.diff(dim=-1, prepend=t[..., :1]) > _resolution(t)
+    place = torch.arange(t.shape[-1], device=t.device).expand_as(t)
+    first = torch.where(apart, place, 0).cummax(-1).values
+    settled = torch.empty_like(t).scatter(-1, order, t.gather(-1, first))
+    n = target.shape[-1]
+    return settled[..., :n].contiguous(), settled[..., n:].contiguous()

@@ -262,8 +262,9 @@ class EquivariantBlock(nn.Module):
 
     def forward(self, x: Tensor, target: Domain, key_values: KeyValues | None = None) -> Tensor:
         """Tokens at the target after the block; without key_values the target is the source."""
-        read = self.key_values(x, target) if key_values is None else key_values
-        x = x + self.attention(self.attention_norm(x), target, read)
+        normed = self.attention_norm(x)
+        read = self.attention.key_values(normed, target) if key_values is None else key_values
+        x = x + self.attention(normed, target, read)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
     def key_values(self, memory: Tensor, source: Domain) -> KeyValues:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from opformer._fused import slices
 from opformer.attention import KeyValues
-from opformer.causal import continued, coordinate
+from opformer.causal import continued, coordinate, lost_steps
 from opformer.domain import Domain, as_target
 from opformer.transformer import Decoder, Encoder
 
@@ -91,7 +91,8 @@ class FieldOperator(nn.Module):
             On shapes that do not fit the model, or fields that a causal model misses at a target.
         """
         if target is None and not self.decoder_layers:
-            return self.project(self._encode(source, fields, parameters)[0])
+            tokens, source, *_ = self._lifted(source, fields, parameters)
+            return self.project(self.encoder(tokens, source))
         state = self.encode(source, fields, parameters)
         return self.decode(state, source if target is None else target, target_fields)
 
@@ -152,22 +153,39 @@ class FieldOperator(nn.Module):
         past: Encoded | None = None,
     ) -> tuple[Tensor, Encoded]:
         """The last tokens of the new points, and the state with them."""
-        origin = self._origin(source) if past is None else past.origin
-        source = new = self._cast(source, origin)
-        if past is not None and self.causal_axis is not None:
-            new = continued(past.source, source, self.causal_axis, atoms=self.atoms)
-            parameters = past.parameters
-        else:
-            parameters = self._read_parameters(source, parameters)
-        fields = self._read_fields(new, fields)
-        tokens = self.lift(torch.cat([fields, _spread(parameters, new)], -1), new)
+        tokens, source, fields, parameters, origin = self._lifted(source, fields, parameters, past)
+        new = source.take(slice(source.size - tokens.shape[-2], None))
         tokens, read = self.encoder.run(tokens, source, None if past is None else past.key_values)
         decoder = self.decoder.key_values(tokens, new) if self.decoder_layers else []
         if past is not None:
             fields = torch.cat([past.fields, fields], -2)
             pairs = zip(past.decoder_key_values, decoder, strict=True)
             decoder = [old.append(more, source) for old, more in pairs]
+        if self.decoder_layers and self.causal_axis is None:
+            read = []  # nobody reads them again
         return tokens, Encoded(source, fields, parameters, read, decoder, origin)
+
+    def _lifted(
+        self,
+        source: Domain,
+        fields: Tensor | None,
+        parameters: Tensor | None,
+        past: Encoded | None = None,
+    ) -> tuple[Tensor, Domain, Tensor, Tensor, Tensor]:
+        """Tokens and fields of the new points (without a past: all), the rest as the model's."""
+        origin = self._origin(source) if past is None else past.origin
+        source = new = self._cast(source, origin)
+        if past is None or parameters is not None:
+            given = self._read_parameters(source, parameters)
+        else:
+            given = past.parameters
+        if past is not None and self.causal_axis is not None:
+            new = continued(past.source, source, self.causal_axis, atoms=self.atoms)
+            if not torch.equal(given, past.parameters):
+                raise ValueError("parameters are those of the first step, got others")
+        fields = self._read_fields(new, fields)
+        tokens = self.lift(torch.cat([fields, _spread(given, new)], -1), new)
+        return tokens, source, fields, given, origin
 
     def decode(
         self,
@@ -238,11 +256,10 @@ class FieldOperator(nn.Module):
         dtype = next(self.parameters()).dtype
         cast = replace(domain, points=(domain.points - origin).to(dtype))
         if self.causal_axis is not None:
-            times = (coordinate(d, self.causal_axis).sort(-1).values for d in (domain, cast))
-            given, kept = (int((t.diff(dim=-1) > 0).sum()) for t in times)
-            if kept < given:
+            lost = lost_steps(*(coordinate(d, self.causal_axis) for d in (domain, cast)))
+            if lost:
                 warnings.warn(
-                    f"times fall together in {dtype} ({given - kept} steps are lost), and hear one "
+                    f"times fall together in {dtype} ({lost} steps are lost), and hear one "
                     "another: count time from the start of the record, or use a longer type",
                     stacklevel=4,
                 )

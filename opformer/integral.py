@@ -25,7 +25,7 @@ from torch import Tensor
 from opformer._fused import Bias, attend, bias_rows, fits, join, restricted, slices
 from opformer.causal import Past
 
-__all__ = ["kernel_integral", "log_density", "merge", "partial_integral"]
+__all__ = ["check_weights", "kernel_integral", "log_density", "merge", "partial_integral"]
 
 Factors = tuple[Tensor, Tensor]
 
@@ -83,6 +83,9 @@ def kernel_integral(
     tensor([1.])
     """
     _check(q, k, v, weights, factors)
+    if past is not None:
+        _check_shape("past.target", past.target, (*q.shape[:-3], q.shape[-2]), 1)
+        _check_shape("past.source", past.source, (*q.shape[:-3], k.shape[-2]), 1)
     if source_chunk is not None:
         return _by_source(q, k, v, weights, bias, factors, past, chunk, source_chunk)
     dtype, scale = v.dtype, 1 / math.sqrt(q.shape[-1])

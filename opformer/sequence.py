@@ -183,6 +183,8 @@ class Transformer(nn.Module):
             are not what they were.
         """
         new, past = _there(target), state.past
+        if domain is None and not self.atoms:
+            raise ValueError("nodes of a time grid need a target_domain, with their weights")
         domain = _continued(past, new) if domain is None else domain
         before = past[0].source.size if past else 0
         _check("target_domain", domain, (*new.shape[:-1], before + new.shape[-1]))

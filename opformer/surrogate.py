@@ -114,7 +114,7 @@ class Surrogate(nn.Module):
         if unknown := (parameters or {}).keys() - self.layout.parameters.keys():
             known = ", ".join(self.layout.parameters) or "none"
             raise ValueError(f"unknown parameters {sorted(unknown)}; the surrogate has {known}")
-        steps = self.steps(mesh)
+        steps = self.series(mesh)
         cases = [steps] if self.layout.trajectory else [[step] for step in steps]
         if target is not None and len(cases) > 1:
             raise ValueError(f"target needs one case, got a time series of {len(cases)} steps")
@@ -150,12 +150,14 @@ class Surrogate(nn.Module):
         scale, model = self.standardizer, cast(Any, self.model)
         if not hasattr(model, "step"):
             raise ValueError(f"a model with steps is needed, {type(model).__name__} has none")
-        given = None if parameters is None else scale.scale_parameters(parameters)
         source = scale.scale_domain(self._checked("source", source))
-        y, state = model.step(source, scale.scale_fields(fields), given, state=state)
+        fields = scale.scale_fields(fields.to(self.device))
+        if parameters is not None:
+            parameters = scale.scale_parameters(parameters.to(self.device))
+        y, state = model.step(source, fields, parameters, state=state)
         return scale.unscale_outputs(y), state
 
-    def steps(self, mesh: Any) -> list[Any]:
+    def series(self, mesh: Any) -> list[Any]:
         """What :meth:`predict` takes the ``mesh`` for: the steps of a series, or one mesh."""
         several = mesh if isinstance(mesh, list | tuple) else [mesh]
         if any(isinstance(one, Sample) for one in several):
@@ -216,7 +218,7 @@ class Surrogate(nn.Module):
         """The input fields at other points."""
         model = cast(Any, self.model)
         causal = getattr(model, "causal_axis", None) is not None
-        if causal and sample.fields.shape[-1] and not model.decoder_layers:
+        if causal and sample.fields.shape[-1] and not getattr(model, "decoder_layers", 0):
             raise ValueError(
                 "a causal surrogate is read at its own points only: input fields interpolated at a "
                 "target between them would look ahead"

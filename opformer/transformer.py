@@ -203,7 +203,9 @@ class Encoder(Stack):
 
     def forward(self, x: Tensor, domain: Domain) -> Tensor:
         """Tokens (..., n, c) of a domain to tokens of the same domain."""
-        return self.run(x, domain)[0]
+        for block in self.blocks:
+            x = block(x, domain)
+        return self.norm(x)
 
     def run(
         self, x: Tensor, domain: Domain, past: Sequence[KeyValues] | None = None

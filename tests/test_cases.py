@@ -11,7 +11,17 @@ import torch
 from cases import square, tiny_model
 from tolerances import ROUNDING, difference
 
-from opformer import Domain, Layout, MeshDataset, MeshError, evaluate, fit, load, read_mesh
+from opformer import (
+    Domain,
+    Layout,
+    MeshDataset,
+    MeshError,
+    Surrogate,
+    evaluate,
+    fit,
+    load,
+    read_mesh,
+)
 from opformer.cases import series_of
 from opformer.cli import main
 from opformer.mesh import read_times, write_mesh, write_series
@@ -316,6 +326,10 @@ def test_a_causal_trajectory_does_not_look_ahead(runs, tmp_path):
     for chunk in (None, 7):
         with pytest.raises(ValueError, match=r"read at its own points only.* would look ahead"):
             surrogate.predict(runs / "run1.pvd", target=torch.rand(5, 3), chunk=chunk)
+    # With a decoder a target brings no field.
+    model = tiny_model(3, 2, 1, causal_axis=2, decoder_layers=1)
+    free = Surrogate(model, surrogate.standardizer, surrogate.layout)
+    assert free.predict(runs / "run1.pvd", target=torch.rand(5, 3).double()).shape == (5, 1)
 
 
 def test_a_causal_trajectory_step_after_step(tmp_path):

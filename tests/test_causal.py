@@ -26,6 +26,7 @@ from opformer.encodings import (
     Coordinates,
     FadingMemory,
     GaussianBias,
+    LocalFrameBias,
     PositionalEncoding,
     Rotary,
 )
@@ -54,9 +55,9 @@ def share(time, times, weights):
     if not heard:
         return -math.inf, 1.0
     last, later = heard[-1], [s for s in live if s > time]
-    if len(heard) == 1 or not later:
+    if len(heard) == 1:
         return last, 1.0
-    cell = (later[0] - heard[-2]) / 2
+    cell = ((later[0] if later else last) - heard[-2]) / 2  # the last one's is a half cell
     return last, ((last - heard[-2]) / 2 + float(time) - last) / cell
 
 
@@ -121,6 +122,26 @@ def test_the_definition_and_its_gradients(path, atoms, weights, ordered, dtype):
     gradients = torch.autograd.grad(y, x, g.to(dtype))
     for got, want in zip(gradients, torch.autograd.grad(expected, exact, g), strict=True):
         assert difference(got, want) < GRADIENT[dtype]
+
+
+@pytest.mark.parametrize("encoding", [None, DistanceBias(1)], ids=["", "dense"])
+def test_later_sources_are_not_read(encoding, monkeypatch):
+    """Where they lie in the order of time: about half of all pairs."""
+    pairs, plain = [], F.scaled_dot_product_attention
+
+    def counted(q, k, v, **options):
+        pairs.append(q.shape[-2] * k.shape[-2])
+        return plain(q, k, v, **options)
+
+    monkeypatch.setattr("opformer._fused.F.scaled_dot_product_attention", counted)
+    attention, n = Attention(8, 1, encoding=encoding, causal_axis=0), 1500
+    order = torch.randperm(n)
+    grid, x = line(n), torch.randn(n, 8)
+    y = attention(x, grid)
+    assert 0.5 < sum(pairs) / n**2 < 0.6
+    pairs.clear()
+    assert difference(attention(x[order], grid.take(order)), y[order]) < TIGHT
+    assert sum(pairs) == n**2
 
 
 @every_measure
@@ -412,7 +433,8 @@ def test_the_options_reach_every_attention():
 
 
 def test_described_and_built_again():
-    for module in (make(), make(causal_axis=None), Attention(C, H, causal_axis=-1, atoms=True)):
+    attention = Attention(C, H, causal_axis=-1, atoms=True)
+    for module in (make(), make(atoms=True), make(causal_axis=None), attention):
         again = build(json.loads(json.dumps(describe(module))))
         assert again.causal_axis == module.causal_axis
         assert again.atoms == module.atoms
@@ -540,6 +562,27 @@ def test_an_output_does_not_know_the_grid_that_follows(rate, grade):
         t = grid.points[: n + 1]
         so_far = Domain.from_points(t, rule="interval")
         assert difference(memory_operator(rate)(signal(t), so_far)[-1], y[n]) < TIGHT
+
+
+@every_rate
+def test_nor_does_a_target_between_the_nodes(rate):
+    """It holds the last value, whether the grid goes on or not."""
+    grid, target = line(40, 1.5, jitter=0.8), Domain(torch.tensor([[0.47]]), torch.zeros(1))
+    n = int((grid.points < 0.47).sum())
+    so_far = Domain.from_points(grid.points[:n], rule="interval")
+    x = signal(target.points)
+    y = memory_operator(rate)(x, target, signal(grid.points), grid)
+    assert difference(memory_operator(rate)(x, target, signal(so_far.points), so_far), y) < TIGHT
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_times_that_differ_by_rounding_are_one(dtype):
+    """Layers of a mesh in space and time, whose nodes were counted in other ways."""
+    net, whole, u = make().to(dtype), space_time(12)(12), torch.randn(36, 2).to(dtype)
+    y = net(whole, u)
+    jitter = 3 * torch.finfo(dtype).eps * (torch.rand(36) - 0.5)
+    points = whole.points * torch.stack([torch.ones(36), 1 + jitter], -1)
+    assert difference(net(replace(whole, points=points), u), y) < ROUNDING[dtype]
 
 
 @every_rate
@@ -703,6 +746,10 @@ def test_bad_steps_are_refused():
         make().step(late, u[6:9], state=state)
     with pytest.raises(ValueError, match="fields must have shape"):
         make().step(so_far(3), u[:9], state=state)
+    net = make(parameter_channels=1)
+    _, first = net.step(so_far(2), u[:6], torch.ones(1))
+    with pytest.raises(ValueError, match="parameters are those of the first step, got others"):
+        net.step(so_far(3), u[6:9], torch.zeros(1), state=first)
     heavier = replace(so_far(3), weights=2 * so_far(3).weights)
     _, state = make(atoms=True).step(so_far(3).take(slice(6)), u[:6])
     with pytest.raises(ValueError, match="atoms keep their weights"):
@@ -726,8 +773,41 @@ def test_what_is_not_known_yet_is_no_number(bad):
     assert difference(net(source, hole)[known], expected) < TIGHT
 
 
+@pytest.mark.parametrize("atoms", [False, True])
+def test_a_past_of_other_points_is_refused(atoms):
+    q, k, v, *_ = operands()
+    past = Past(TARGETS[:4], SOURCES, None if atoms else torch.ones(M))
+    with pytest.raises(ValueError, match=r"past.target must be \(2, 5\) or broadcast to it, got"):
+        kernel_integral(q, k, v, past=past)
+    with pytest.raises(ValueError, match=r"past.source must be \(2, 7\) or broadcast to it, got"):
+        kernel_integral(q, k, v, past=Past(TARGETS, SOURCES[:6]))
+
+
+def test_what_looks_at_all_sources_is_refused():
+    encoding = Compose(Rotary(2, H, C // H), LocalFrameBias(2, H))
+    with pytest.raises(ValueError, match="it is not pairwise"):
+        Attention(C, H, encoding=encoding, causal_axis=1)
+
+
+def test_steps_of_a_ragged_batch():
+    """A sample that has ended gets padding, of any time, that is not heard."""
+    net, u = make(), torch.randn(2, 12, 2)
+    long, short = space_time(4)(4), space_time(3, seed=1)(3)
+    y, _ = net.step(stack([long, short]), u)
+    first = stack([space_time(4)(3), short])
+    a, state = net.step(first, u[:, :9])
+    b, _ = net.step(stack([long, short]), u[:, 9:], state=state)
+    assert difference(a, y[:, :9]) < TIGHT
+    assert difference(b[0], y[0, 9:]) < TIGHT
+
+
 def test_no_times_at_all():
     empty = Domain(torch.zeros(0, 2), torch.zeros(0))
+    some = Domain(torch.zeros(3, 2), torch.zeros(3))
+    for atoms in (False, True):
+        net = make(atoms=atoms)
+        assert net(empty, torch.zeros(0, 2), some, target_fields=torch.ones(3, 2)).shape == (3, 3)
+        assert net(some, torch.ones(3, 2), empty, target_fields=torch.zeros(0, 2)).shape == (0, 3)
     assert make()(empty, torch.zeros(0, 2)).shape == (0, 3)
     assert make(atoms=True)(empty, torch.zeros(0, 2)).shape == (0, 3)
 

@@ -493,8 +493,10 @@ def test_built_again_from_a_checkpoint(encoding, tmp_path):
     state = load_checkpoint(path)
     again = build(state["model"])
     again.load_state_dict(state["state"])
-    source, target = tokens(3), tokens(3, words=OTHER, n=N)
-    assert torch.equal(again(source, target), model(source, target))
+    given = tokens(3), tokens(3, words=OTHER, n=N), None, times(N, 3)
+    assert torch.equal(again(*given), model(*given))
+    with pytest.raises(ValueError, match="nodes of a time grid need a target_domain"):
+        model(*given[:2])
 
 
 @every_encoding

@@ -40,10 +40,14 @@ class PositionalEncoding(nn.Module):
         How many numbers ``bias`` holds for each pair of a target and a source, where that is more
         than one for each head: the width of a network, for instance. The chunks of targets are made
         smaller by it, so that memory stays bounded.
+    pairwise : bool
+        Whether what it says of a target and a source depends on these two alone. If on the other
+        sources too, it would look ahead: attentions with a ``causal_axis`` refuse it.
     """
 
     symmetry: str = "none"
     pair_channels: int = 1
+    pairwise: bool = True
 
     def embed(self, features: Tensor, domain: Domain) -> Tensor:
         """Tokens (..., n, c) that know where they are: (..., n, c)."""
@@ -97,6 +101,11 @@ class Compose(PositionalEncoding):
     def pair_channels(self) -> int:  # type: ignore[override]
         """Of all the parts together: a gradient needs them all."""
         return sum(e.pair_channels for e in self.encodings if "bias" in e.hooks)
+
+    @property
+    def pairwise(self) -> bool:  # type: ignore[override]
+        """Whether all the parts are."""
+        return all(e.pairwise for e in self.encodings)
 
     @property
     def hooks(self) -> frozenset[str]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from opformer.domain import Domain
 from opformer.encodings.base import PositionalEncoding
 from opformer.encodings.distance import network, offsets
+from opformer.steps import attention_weights
 
 __all__ = ["DisplacementBias", "LocalFrameBias"]
 
@@ -63,6 +64,7 @@ class LocalFrameBias(PositionalEncoding):
     """
 
     symmetry = "SE(d)"
+    pairwise = False
 
     def __init__(self, dim: int, heads: int, *, length: float = 0.5, hidden: int = 32) -> None:
         super().__init__()
@@ -97,8 +99,7 @@ class LocalFrameBias(PositionalEncoding):
 
     def _share(self, xi: Tensor, source: Domain) -> Tensor:
         """The measure in the window around each target, normalised, (..., n, m)."""
-        log_w = source.weights.log().unsqueeze(-2).to(xi.dtype)
-        return _softmax(log_w - xi.square().sum(-1) / 2)
+        return attention_weights(-xi.square().sum(-1) / 2, source.weights)
 
     def _orientation(self, mean: Tensor, covariance: Tensor, xi: Tensor) -> Tensor:
         if self.dim == 2:
@@ -110,9 +111,3 @@ class LocalFrameBias(PositionalEncoding):
 def _heads_first(layers: nn.Sequential, x: Tensor) -> Tensor:
     """The network over the last axis, in its own precision, with the heads before (n, m)."""
     return layers(x.to(next(layers.parameters()).dtype)).movedim(-1, -3)
-
-
-def _softmax(p: Tensor) -> Tensor:
-    """Over the last axis; zero, and not NaN, where all is −∞."""
-    dead = (p == -torch.inf).all(-1, keepdim=True)
-    return torch.where(dead, 0, torch.softmax(p.masked_fill(dead, 0), -1))
