@@ -2,7 +2,7 @@
 
 Claims: the weights cost little time and no (n, n) array; a Gaussian kernel as factor
 channels takes less time and memory than as a dense bias, and scales to sizes where that does not;
-the past of a time grid, by time and with weights, costs about what torch's triangular mask does.
+the past of a time grid, by time and with weights, costs no more than attention to all times.
 
     python benchmarks/attention.py
 """

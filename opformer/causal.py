@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from opformer.domain import Domain
@@ -59,12 +60,15 @@ class Past:
         self._last = None if weights is None else self._cut(weights)
         # Sources in the order of time, as a rule: the later ones need not even be read.
         ordered = bool((self.source.diff(dim=-1) >= 0).all())
-        self._counts = self._count() if ordered else None
+        self._free: list[int] | None = None
+        self._heard: list[int] | None = None
+        if ordered:
+            self._free, self._heard = self._count()
 
     def heard(self, rows: slice) -> int:
         """How many sources, from the first on, hold all that these targets hear; at least one."""
         m = self.source.shape[-1]
-        return m if self._counts is None else min(m, max([1, *self._counts[rows]]))
+        return m if self._heard is None else min(m, max([1, *self._heard[rows]]))
 
     def restrict(self, p: Tensor | None, rows: slice, columns: slice) -> Tensor:
         """The log-kernel p (..., h, rows, columns), 0 if None, of the past alone.
@@ -72,6 +76,10 @@ class Past:
         Where the source is later it is -inf, whatever p holds there; at the last time the logarithm
         of the share that is past is added.
         """
+        if p is None and self._free is not None and columns.start is None:
+            # The first of them are past for all these targets: zeros, without a comparison.
+            free = min([columns.stop or self.source.shape[-1], *self._free[rows]])
+            return F.pad(self.restrict(None, rows, slice(free, columns.stop)), (free, 0))
         t, s = self.target[..., None, rows, None], self.source[..., None, None, columns]
         p = t.new_zeros(()) if p is None else p
         if self._last is not None:
@@ -83,7 +91,7 @@ class Past:
         """The last live time before each target, and the log of the share that its cell keeps."""
         live = self.source.masked_fill(weights == 0, torch.inf)
         # One more, of no source: there is always something after the last.
-        times = torch.nn.functional.pad(live.sort(-1).values, (0, 1), value=torch.inf)
+        times = F.pad(live.sort(-1).values, (0, 1), value=torch.inf)
         i = torch.searchsorted(times, self.target, right=True)
         last = times.gather(-1, (i - 1).clamp(min=0))
         after = times.gather(-1, i)
@@ -94,12 +102,17 @@ class Past:
         # At the first time all that is heard has one share, which the softmax cancels.
         return last, torch.where(j == 0, 1, share).log()
 
-    def _count(self) -> list[int]:
-        counts = torch.searchsorted(self.source, self.target, right=True)
-        n = counts.shape[-1]
-        # A row more, of no source heard: there may be no sample.
-        rows = counts.reshape(math.prod(counts.shape[:-1]), n)
-        return torch.cat([rows, counts.new_zeros(1, n)]).amax(0).tolist()
+    def _count(self) -> tuple[list[int], list[int]]:
+        """How many sources are past and of no cut cell, and how many are past, for each target."""
+        heard = torch.searchsorted(self.source, self.target, right=True)
+        free = heard
+        if self._last is not None:
+            free = torch.minimum(heard, torch.searchsorted(self.source, self._last[0]))
+        samples, n = math.prod(heard.shape[:-1]), heard.shape[-1]
+        if not samples:
+            return [0] * n, [0] * n
+        both = free.reshape(samples, n).amin(0), heard.reshape(samples, n).amax(0)
+        return both[0].tolist(), both[1].tolist()
 
 
 def continued(so_far: Domain, domain: Domain, axis: int, *, atoms: bool) -> Domain:
