@@ -32,12 +32,16 @@ def move(
     def moved(domain: Domain) -> Domain:
         return replace(domain, points=domain.points @ q.to(domain.points.dtype).mT + shift)
 
+    def turned(f: Tensor | None, kinds: Sequence[str]) -> Tensor | None:
+        return None if f is None else turn(f, kinds, q)
+
     return replace(
         sample,
         source=moved(sample.source),
         target=None if sample.target is None else moved(sample.target),
         fields=turn(sample.fields, inputs, q),
-        outputs=None if sample.outputs is None else turn(sample.outputs, outputs, q),
+        outputs=turned(sample.outputs, outputs),
+        target_fields=turned(sample.target_fields, inputs),
     )
 
 

@@ -64,8 +64,7 @@ def refinement_study(
         True: the error against each sample's outputs, on its own mesh. False: no truth is needed;
         the outputs are compared at the points of the first mesh with those of the finest, which
         shows how far the operator itself moves: its quadrature error, of order 2 for smooth inputs
-        on P1 weights. On meshes that are not nested the inputs are interpolated at those points,
-        with an error of their own.
+        on P1 weights. The inputs at those points are those of the first mesh.
     dim : int, optional
         Dimension of the domain; by default the number of coordinates. A surface in space has 2.
 
@@ -91,7 +90,11 @@ def refinement_study(
             errors = [_error(operator, operator(s), s.truth, s.domain) for s in samples]
         else:
             probe = samples[0].inside
-            values = [operator(replace(s, target=probe, outputs=None)) for s in samples]
+            known = samples[0].fields
+            values = [
+                operator(replace(s, target=probe, target_fields=known, outputs=None))
+                for s in samples
+            ]
             errors = [_error(operator, y, values[-1], probe) for y in values[:-1]]
             rows, reference = samples[:-1], f"the operator on {samples[-1].size} nodes"
     h = [float((s.inside.total / s.size) ** (1 / (dim or s.source.dim))) for s in rows]

@@ -38,6 +38,8 @@ class Sample:
         are judged under that of Ω alone.
     name : str
         Of the case; a batch has all of them, joined by commas.
+    target_fields : Tensor, shape (n, in_channels), optional
+        The input fields at the target; without them those of the source are interpolated there.
     """
 
     source: Domain
@@ -47,15 +49,18 @@ class Sample:
     outputs: Tensor | None = None
     part: Tensor | None = None
     name: str = ""
+    target_fields: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("fields", "parameters", "outputs"):
+        for name in ("fields", "parameters", "outputs", "target_fields"):
             values = getattr(self, name)
             if isinstance(values, Tensor) and not values.is_floating_point():
                 object.__setattr__(self, name, values.double())
         n = self.source.weights.shape
         m = n if self.target is None else self.target.weights.shape
-        for name, shape in (("fields", n), ("outputs", m)):
+        if self.target is None and self.target_fields is not None:
+            raise ValueError(f"sample {self.name!r} has target_fields and no target")
+        for name, shape in (("fields", n), ("outputs", m), ("target_fields", m)):
             values = getattr(self, name)
             if values is not None and (values.ndim, values.shape[:-1]) != (len(shape) + 1, shape):
                 raise ValueError(
@@ -112,6 +117,7 @@ class Sample:
             target=target,
             outputs=None if self.outputs is None else self.outputs[kept],
             part=None if self.part is None else self.part[index],
+            target_fields=None if self.target_fields is None else self.target_fields[kept],
         )
 
     def to(self, device: torch.device | str) -> Sample:
@@ -158,6 +164,7 @@ def collate(samples: Sequence[Sample]) -> Sample:
         outputs=_all_or_none(samples, "outputs", lambda x: _stack_padded(x, size)),
         part=_all_or_none(samples, "part", lambda x: _stack_padded(x, source.size)),
         name=",".join(sample.name for sample in samples),
+        target_fields=_all_or_none(samples, "target_fields", lambda x: _stack_padded(x, size)),
     )
 
 

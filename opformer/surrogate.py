@@ -64,10 +64,11 @@ class Surrogate(nn.Module):
         )
         if sample.target is None:
             return scale.unscale_outputs(self.model(source, fields, None, parameters))
-        target = scale.scale_domain(sample.target)
-        nearby = scale.scale_fields(self._nearby(sample, sample.target))
+        target = sample.target
+        nearby = sample.target_fields
+        nearby = scale.scale_fields(self._nearby(sample, target) if nearby is None else nearby)
         return scale.unscale_outputs(
-            self.model(source, fields, target, parameters, target_fields=nearby)
+            self.model(source, fields, scale.scale_domain(target), parameters, target_fields=nearby)
         )
 
     @torch.no_grad()
@@ -221,7 +222,7 @@ class Surrogate(nn.Module):
         if causal and sample.fields.shape[-1] and not getattr(model, "decoder_layers", 0):
             raise ValueError(
                 "a causal surrogate is read at its own points only: input fields interpolated at a "
-                "target between them would look ahead"
+                "target between them would look ahead. A Sample may bring them (target_fields)"
             )
         # Off the volume alone: at a point of the boundary there is a source of each measure.
         return sample.inside.interpolate(sample.fields, target.points)

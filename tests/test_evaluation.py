@@ -314,6 +314,26 @@ def test_refinement_without_labels_is_the_quadrature_error(dim, grade):
         assert off > 3 * study.errors[-1]
 
 
+@pytest.mark.parametrize("axis", [None, 0], ids=["", "causal"])
+def test_a_surrogate_moves_with_order_two(axis):
+    """On grids that are not nested: the inputs at the points of the first are known there.
+
+    A causal surrogate would not interpolate them.
+    """
+    model = tiny_model(1, 1, 1, layers=2, causal_axis=axis).eval()
+    surrogate = Surrogate(model, Standardizer(1, 1, 0, 1), Layout({"f": 1}, {"y": 1}, {}))
+    samples = []
+    for n in (24, 48, 96, 1536):
+        grid = line(n, 1.5, jitter=0.6)
+        samples.append(Sample(grid, torch.sin(5 * grid.points)))
+    study = refinement_study(surrogate, samples, labels=False)
+    assert study.nodes == [24, 48, 96]
+    observed_order(study.h, study.errors, at_least=1.7)
+    some = samples[0].source.take(slice(3, 9))
+    asked = replace(samples[0], target=some, target_fields=samples[0].fields[3:9])
+    assert difference(surrogate(asked), surrogate(samples[0])[3:9]) < 1e-12
+
+
 def test_fields_of_other_units_count_alike():
     """A surrogate's errors are taken field by field: pascals do not drown metres."""
     surrogate = exact_surrogate(lambda f: torch.cat([1.1 * f, 1e6 * f, -1e6 * f], 1), u=1, p=2)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from opformer import Domain, OperatorTransformer, Sample, Standardizer, fit
+from opformer import Domain, OperatorTransformer, Sample, Standardizer, collate, fit
+from opformer.augment import move
 from opformer.domain import as_target
 from opformer.evaluation import relative_l2
 
@@ -22,6 +25,11 @@ DOMAIN = Domain(torch.rand(5, 2), torch.rand(5))
             {"outputs": torch.zeros(5, 1), "target": as_target(torch.rand(3, 2))},
             r"outputs must have shape \(3, 'channels'\), got \(5, 1\)",
         ),
+        (
+            {"target_fields": torch.zeros(5, 1), "target": as_target(torch.rand(3, 2))},
+            r"target_fields must have shape \(3, 'channels'\), got \(5, 1\)",
+        ),
+        ({"target_fields": torch.zeros(5, 1)}, "sample 'a' has target_fields and no target"),
         ({"part": torch.zeros(4).long()}, r"part must have shape \(5,\), got \(4,\)"),
     ],
 )
@@ -32,6 +40,24 @@ def test_shapes_that_do_not_fit(values, message):
 
 def test_no_parameters_by_default():
     assert Sample(DOMAIN, torch.zeros(5, 1)).parameters.shape == (0,)
+
+
+def test_fields_at_the_target_follow_it():
+    """Into subsamples, batches and other poses."""
+    points = torch.rand(6, 2)
+    values = points[:, :1].clone()
+    target = Domain(points, torch.rand(6))
+    sample = Sample(DOMAIN, torch.zeros(5, 1), target=target, target_fields=values)
+    part = sample.subsample(3)
+    assert torch.equal(part.target_fields, part.target.points[:, :1])
+    small = replace(sample, target=target.take(slice(4)), target_fields=values[:4])
+    batch = collate([sample, small])
+    assert torch.equal(batch.target_fields[1, :4], values[:4])
+    assert (batch.target_fields[1, 4:] == 0).all()
+    vector = replace(sample, fields=torch.zeros(5, 2), target_fields=points)
+    quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    turned = move(vector, quarter, inputs=["vector"], outputs=[])
+    assert torch.equal(turned.target_fields, turned.target.points)
 
 
 def test_a_standardizer_refuses_other_channels():
