@@ -592,7 +592,7 @@ def test_a_batch_on_other_targets():
 
 def test_a_loss_that_is_not_finite(tmp_path):
     samples = waves()
-    samples[3] = replace(samples[3], fields=samples[3].fields * float("inf"))
+    samples[3] = replace(samples[3], outputs=samples[3].outputs * float("inf"))
     torch.manual_seed(1)
     scale = Standardizer.fit(waves())
     surrogate = Surrogate(tiny_model(1, 1, 1), scale, Layout(outputs={"u": 1}))
