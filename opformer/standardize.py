@@ -23,6 +23,9 @@ from opformer.sample import Sample
 
 __all__ = ["Standardizer"]
 
+STRANGE = 30.0  # times the box around the training's meshes, or one part of it
+FAR = 3.0  # of these boxes
+
 # A channel whose deviation is this small a part of its mean is constant: the rest is rounding.
 CONSTANT = 1e-9
 
@@ -119,6 +122,27 @@ class Standardizer(nn.Module):
     def unscale_outputs(self, y: Tensor) -> Tensor:
         """Outputs of the model in physical units."""
         return _checked(y, "outputs", self.outputs_mean) * self.outputs_std + self.outputs_mean
+
+    def oddity(self, domain: Domain, *, fixed: bool) -> str:
+        """What is strange about a domain beside those of the training, or nothing.
+
+        ``fixed``: whether its place counts too, for a model that knows where it is.
+        """
+        low, high = (corner.to(self.center.device) for corner in _corners(domain, ""))
+        box = 2 * self.length
+        size = float((high - low).max() / box)
+        if not 1 / STRANGE < size < STRANGE:
+            return (
+                f"the mesh is {size:.3g} times as large as the box of the training: "
+                "is it in another unit of length?"
+            )
+        away = float(((low + high) / 2 - self.center).abs().max() / box)
+        if fixed and away > FAR:
+            return (
+                f"the mesh lies {away:.3g} boxes of the training away from it, where the model "
+                "knows nothing: are coordinates, or times, counted from elsewhere?"
+            )
+        return ""
 
 
 class _Moments:

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -24,8 +23,6 @@ from opformer.sample import Sample
 from opformer.standardize import Standardizer
 
 __all__ = ["Surrogate", "load"]
-
-STRANGE = 30.0  # times the size of the training's meshes, or one part of it
 
 
 class Surrogate(nn.Module):
@@ -190,19 +187,10 @@ class Surrogate(nn.Module):
                 times.append(time_of(mesh, self.layout))
             meshes.append(mesh)
         sample = self.layout.join(samples, times, "") if self.layout.trajectory else samples[0]
-        self._check_size(sample)
+        fixed = getattr(self.model, "symmetry", "none") == "none"
+        if odd := self.standardizer.oddity(sample.source, fixed=fixed):
+            warnings.warn(odd, stacklevel=3)
         return sample.to(self.device), meshes, [part.size for part in samples]
-
-    def _check_size(self, sample: Sample) -> None:
-        """Warn of a mesh that is far from the size of those of the training."""
-        points = sample.source.points[~sample.source.null]
-        extent = float(np.ptp(points.numpy(), axis=0).max()) / float(2 * self.standardizer.length)
-        if not 1 / STRANGE < extent < STRANGE:
-            warnings.warn(
-                f"the mesh is {extent:.3g} times as large as the box of the training: "
-                "is it in another unit of length?",
-                stacklevel=3,
-            )
 
     def _at_nodes(self, sample: Sample, chunk: int | None) -> Tensor:
         own = slice(sample.size)  # the points of the measures of parts come after the mesh's own

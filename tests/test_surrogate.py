@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from opformer import (
     write_mesh,
 )
 from opformer.checkpoint import load_checkpoint, save_checkpoint
-from opformer.encodings import PositionalEncoding
+from opformer.encodings import GaussianBias, PositionalEncoding
 
 MESHES = Path(__file__).parents[1] / "meshes"
 
@@ -471,3 +472,14 @@ def test_a_mesh_in_another_unit_is_said(surrogate, mesh, unit):
     mesh.points = mesh.points * unit
     with pytest.warns(UserWarning, match="times as large as the box of the training: is it in an"):
         surrogate.predict(mesh)
+
+
+def test_a_mesh_elsewhere_is_told(data, mesh):
+    """Unless the model sees offsets alone, and says the same there."""
+    moved = copy.deepcopy(mesh)
+    moved.points = moved.points + np.array([40.0, 0, 0])
+    with pytest.warns(UserWarning, match="the mesh lies .* boxes of the training away from it"):
+        surrogate_for(data).predict(moved)
+    free = surrogate_for(data, encoding=GaussianBias(2, 2))
+    there, here = (free.predict(m).point_data["g_predicted"] for m in (moved, mesh))
+    assert difference(there, here) < 1e-9
