@@ -125,7 +125,7 @@ def check_causal(apply: Apply, case: Case, axis: int, atoms: bool) -> None:
     )
     same("C13 causal (fields)", apply(*other)[early], apply(*case)[early], case, 0.0)
     last = times[times <= now].amax()
-    past = Past(last[None], times, None if atoms else source.weights)
+    past = Past(last[None], times, source.weights, atoms=atoms)
     cut = past.restrict(None, slice(None), slice(None))[0, 0].exp()
     ending, early = replace(source, weights=source.weights * cut), times <= last
     whole = apply(source, features, source, features)[early]

@@ -221,7 +221,7 @@ class Attention(nn.Module):
         if self.causal_axis is None:
             return None
         t, s = (coordinate(domain, self.causal_axis) for domain in (target, source))
-        return Past(t, s, None if self.atoms else source.weights)
+        return Past(t, s, source.weights, atoms=self.atoms)
 
     def _bias(self, target: Domain, source: Domain) -> Callable[[slice], Tensor] | None:
         """The dense bias of the encoding, by chunks of targets."""

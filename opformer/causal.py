@@ -41,8 +41,10 @@ class Past:
         Those of the sources, in any order. Times that differ by rounding alone are one.
     weights : Tensor, shape (..., m), optional
         Of nodes of a time grid, or of its product with another domain: the last node before the
-        target counts for the past part of its cell. Without them each source is an atom of the
-        measure (an event, a token), that counts as a whole from its own time on.
+        target counts for the past part of its cell.
+    atoms : bool
+        Each source is an atom of the measure (an event, a token), that counts as a whole from its
+        own time on. Without weights it always is.
 
     Examples
     --------
@@ -55,9 +57,16 @@ class Past:
     tensor([6., 3., 3.])
     """
 
-    def __init__(self, target: Tensor, source: Tensor, weights: Tensor | None = None) -> None:
-        self.target, self.source = _settled(target, source)
-        self._last = None if weights is None else self._cut(weights)
+    def __init__(
+        self,
+        target: Tensor,
+        source: Tensor,
+        weights: Tensor | None = None,
+        *,
+        atoms: bool = False,
+    ) -> None:
+        self.target, self.source = _settled(target, source, weights)
+        self._last = None if weights is None or atoms else self._cut(weights)
         # Sources in the order of time, as a rule: the later ones need not even be read.
         ordered = bool((self.source.diff(dim=-1) >= 0).all())
         self._free: list[int] | None = None
@@ -169,12 +178,15 @@ def _resolution(times: Tensor) -> Tensor:
     return 8 * torch.finfo(times.dtype).eps * size
 
 
-def _settled(target: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+def _settled(target: Tensor, source: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Times that differ by rounding alone as one, the earliest: a layer of a mesh is one time."""
     both = torch.cat([target, source], -1)
     both = both if both.is_floating_point() else both.double()
     t, order = both.sort(-1)
-    apart = t.diff(dim=-1, prepend=t[..., :1]) > _resolution(t)
+    # By the size of times that are heard: no other target, and no point of measure zero, counts.
+    live = both[..., target.shape[-1] :]
+    live = live if weights is None else live.masked_fill(weights == 0, 0)
+    apart = t.diff(dim=-1, prepend=t[..., :1]) > _resolution(live)
     place = torch.arange(t.shape[-1], device=t.device).expand_as(t)
     first = torch.where(apart, place, 0).cummax(-1).values
     settled = torch.empty_like(t).scatter(-1, order, t.gather(-1, first))

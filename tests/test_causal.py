@@ -112,7 +112,7 @@ def test_the_definition_and_its_gradients(path, atoms, weights, ordered, dtype):
     q, k, v, fq, fk, bias = x
     t, s = TARGETS.to(dtype), (SOURCES.sort().values if ordered else SOURCES).to(dtype)
     measure = torch.ones(M) if w is None else w
-    past = Past(t, s, None if atoms else measure)
+    past = Past(t, s, measure, atoms=atoms)
     y = path(q, k, v, w, factors=(fq, fk), bias=lambda rows: bias[..., rows, :], past=past)
     exact = [x.detach().double().requires_grad_() for x in x]
     expected = volterra(*exact[:3], measure, TARGETS, s.double(), exact[3:5], exact[5], atoms)
@@ -148,7 +148,7 @@ def test_later_sources_are_not_read(encoding, monkeypatch):
 def test_a_mask_that_is_made_again(atoms, monkeypatch):
     """A large mask is not kept for the backward pass; values and gradients are the same."""
     x, w = operands()[:3], weights_of("nulls")
-    past, g = Past(TARGETS, SOURCES, None if atoms else w), torch.randn(2, H, N, 3)
+    past, g = Past(TARGETS, SOURCES, w, atoms=atoms), torch.randn(2, H, N, 3)
     found = []
     for entries in (2**22, 0):
         monkeypatch.setattr("opformer._fused.MASK_ENTRIES", entries)
@@ -583,6 +583,20 @@ def test_times_that_differ_by_rounding_are_one(dtype):
     jitter = 3 * torch.finfo(dtype).eps * (torch.rand(36) - 0.5)
     points = whole.points * torch.stack([torch.ones(36), 1 + jitter], -1)
     assert difference(net(replace(whole, points=points), u), y) < ROUNDING[dtype]
+
+
+@every_measure
+def test_what_is_not_heard_settles_no_times(atoms):
+    """A target, or a point of measure zero, at a huge time makes no other times equal."""
+    net, source, u = make(atoms=atoms).float(), space_time(12)(12), torch.randn(36, 2)
+    y = net(source, u)
+    late = torch.tensor([[0.5, 1e9]])
+    null = Domain(torch.cat([source.points, late]), torch.cat([source.weights, torch.zeros(1)]))
+    heard = net(null, torch.cat([u, torch.zeros(1, 2)]))[:36]
+    assert difference(heard, y) < ROUNDING[torch.float32]
+    asked = Domain(torch.cat([source.points[5:6], late]), torch.zeros(2))
+    z = net(source, u, asked, target_fields=torch.cat([u[5:6], u[:1]]))
+    assert difference(z[:1], y[5:6]) < ROUNDING[torch.float32]
 
 
 @every_rate
