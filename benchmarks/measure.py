@@ -11,27 +11,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from opformer import Domain, MeshDataset, OperatorTransformer, evaluate, fit
+from opformer import MeshDataset, OperatorTransformer, evaluate, fit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from demo import TESTS, make_data
-
-
-class Unweighted(nn.Module):
-    """A model that sees all points of its source alike."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, source: Domain, *arguments: Any, **options: Any) -> Tensor:
-        """Call the model on the same points with equal weights."""
-        return self.model(source.uniform(), *arguments, **options)
+from viscoelastic import Unweighted
 
 
 def main() -> None:

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import torch
-from plates import write
 
 from opformer import MeshDataset, OperatorTransformer, evaluate, fit, plotting, write_mesh
 from opformer.evaluation import Evaluation
 from opformer.surrogate import Surrogate
+from plates import write
 
 # Folder: nodes from, nodes to, strength of the grading. The test sets are the same plates.
 TESTS = {

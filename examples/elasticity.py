@@ -32,12 +32,13 @@ from typing import Any
 
 import meshio
 import numpy as np
-import plates
 import skfem
 from scipy.sparse.linalg import splu
 from skfem.helpers import dot, sym_grad
 from skfem.models.elasticity import lame_parameters, linear_elasticity, linear_stress
 from tqdm import tqdm
+
+import plates
 
 __all__ = ["Body", "block", "body", "plate", "solve", "write"]
 

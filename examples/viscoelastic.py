@@ -142,7 +142,7 @@ def samples(seeds: Sequence[int], finer: int = 1, crowded: str = "nowhere") -> l
 
 
 class Unweighted(nn.Module):
-    """A model that sees all times of its source alike, as plain attention does."""
+    """A model that sees all points of its source alike, as plain attention does."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -56,8 +56,9 @@ def attend(
     q, k, v = (_four_axes(x, batch) for x in _one_width(q, k, v))
     mask = None if log_w is None else _four_axes(log_w[..., None, None, :].to(q.dtype), batch)
     if chunk is None:
-        chunk = n if bias is None and past is None else targets_at_once(q.shape[0] * h, m)
-        chunk = chunk if past is None else min(chunk, TARGETS_WITH_A_PAST)
+        chunk = n if bias is None else targets_at_once(q.shape[0] * h, m)
+    if past is not None:
+        chunk = min(chunk, TARGETS_WITH_A_PAST, targets_at_once(q.shape[0], m))
     again = bias is not None or q.shape[0] * n * m > MASK_ENTRIES
     parts = []
     for t in slices(n, chunk):

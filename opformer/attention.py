@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from opformer._fused import TARGETS_WITH_A_PAST, targets_at_once
+from opformer._fused import targets_at_once
 from opformer.causal import Past, coordinate
 from opformer.domain import Domain
 from opformer.encodings import Compose, PositionalEncoding
@@ -214,8 +214,7 @@ class Attention(nn.Module):
             return None
         samples = math.prod(source.weights.shape[:-1])
         channels = max(self.heads, self.encoding.pair_channels)
-        chunk = targets_at_once(samples * channels, source.size)
-        return chunk if self.causal_axis is None else min(chunk, TARGETS_WITH_A_PAST)
+        return targets_at_once(samples * channels, source.size)
 
     def _past(self, target: Domain, source: Domain) -> Past | None:
         if self.causal_axis is None:

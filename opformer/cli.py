@@ -139,7 +139,8 @@ def _inspect(options: argparse.Namespace) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     _check_run(options.out, resume=options.resume, overwrite=options.overwrite)
-    parts = _parts(options)
+    if options.causal and options.equivariant:
+        raise ValueError("--causal is not for --equivariant models: time is no direction of space")
     data = MeshDataset(
         options.data,
         inputs=options.inputs,
@@ -147,7 +148,7 @@ def _fit(options: argparse.Namespace) -> None:
         parameters=options.parameters,
         parameters_file=options.parameters_file,
         at=options.at,
-        parts=parts,
+        parts=_parts(options),
         weights=options.weights,
         merged=options.merge,
         steps=options.steps,
@@ -195,8 +196,6 @@ def _model(data: MeshDataset, options: argparse.Namespace) -> nn.Module:
 
 def _parts(options: argparse.Namespace) -> list[str]:
     """The parts of the source; where a coordinate of the meshes is time its ends are none."""
-    if options.causal and options.equivariant:
-        raise ValueError("--causal is not for --equivariant models: time is no direction of space")
     if options.causal in (None, "t"):
         return ["boundary"] if options.parts is None else list(options.parts)
     if "boundary" in (options.parts or ()):

@@ -197,9 +197,7 @@ def check_model(
         Naming the contract.
     """
     generator = torch.Generator().manual_seed(seed)
-    net: Any = deepcopy(model).to(dtype).eval()
-    perturb(net, generator)
-    parameters = torch.randn(net.parameter_channels, dtype=dtype, generator=generator)
+    net, parameters = _moved(model, dtype, generator)
 
     def apply(source: Domain, features: Tensor, target: Domain, tokens: Tensor) -> Tensor:
         batch = source.weights.shape[:-1]
@@ -260,12 +258,17 @@ def check_equivariance(
         Naming the motion.
     """
     generator = torch.Generator().manual_seed(seed)
-    net: Any = deepcopy(model).to(dtype).eval()
-    perturb(net, generator)
-    parameters = torch.randn(net.parameter_channels, dtype=dtype, generator=generator)
+    net, parameters = _moved(model, dtype, generator)
     channels = sum(channels_of(kind, net.dim) for kind in net.kinds[0])
     case = random_cases(net.dim, channels, channels, dtype, generator, size)[1]
     return equivariance(net, parameters, case, net.symmetry if symmetry is None else symmetry)
+
+
+def _moved(model: nn.Module, dtype: torch.dtype, generator: torch.Generator) -> tuple[Any, Tensor]:
+    """A copy to be checked, its parameters off their initial values, and random global inputs."""
+    net: Any = deepcopy(model).to(dtype).eval()
+    perturb(net, generator)
+    return net, torch.randn(net.parameter_channels, dtype=dtype, generator=generator)
 
 
 def observed_order(

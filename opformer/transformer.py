@@ -116,21 +116,18 @@ class EncoderBlock(nn.Module):
 
         Or ``memory`` is what :meth:`key_values` has made of these.
         """
+        if isinstance(memory, Tensor) and source is not None:
+            memory, source = self.key_values(memory, source), None
         if not self.norm_first:
             x = self.attention_norm(x + self.attention(x, target, memory, source))
             return self.feed_forward_norm(x + self.feed_forward(x))
-        if isinstance(memory, Tensor):
-            memory = self._normed(memory)
         x = x + self.attention(self.attention_norm(x), target, memory, source)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
     def key_values(self, memory: Tensor, source: Domain) -> KeyValues:
         """What targets read of the source's tokens before the block."""
-        memory = self._normed(memory) if self.norm_first else memory
+        memory = self.attention_norm(memory) if self.norm_first else memory
         return self.attention.key_values(memory, source)
-
-    def _normed(self, memory: Tensor) -> Tensor:
-        return self.attention_norm(memory)
 
 
 class DecoderBlock(EncoderBlock):
@@ -139,8 +136,9 @@ class DecoderBlock(EncoderBlock):
     There is no self-attention among the targets: the value at one must not depend on the others.
     """
 
-    def _normed(self, memory: Tensor) -> Tensor:
-        return memory
+    def key_values(self, memory: Tensor, source: Domain) -> KeyValues:
+        """What targets read of the memory, as it is."""
+        return self.attention.key_values(memory, source)
 
 
 class Stack(nn.Module):

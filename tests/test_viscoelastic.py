@@ -17,13 +17,12 @@ pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import viscoelastic
-from viscoelastic import CROWDED, END, TIMES, Case, grid
-
 from opformer import Domain, Standardizer, Surrogate, collate, kernel_integral
 from opformer.causal import Past
 from opformer.evaluation import relative_l2
 from opformer.layout import Layout
 from opformer.testing import observed_order
+from viscoelastic import CROWDED, END, TIMES, Case, grid
 
 TIGHT = ROUNDING[torch.float64]
 INTEGRATED = 1e-9  # the truth is integrated to ten digits

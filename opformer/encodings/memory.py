@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from opformer.domain import Domain
 from opformer.encodings.base import PositionalEncoding
 from opformer.encodings.distance import geometric
-from opformer.encodings.relative import bounded
+from opformer.encodings.relative import bounded, changes
 from opformer.integral import Factors
 
 __all__ = ["FadingMemory"]
@@ -84,8 +84,5 @@ class FadingMemory(PositionalEncoding):
         return points[..., self.axis, None].unsqueeze(-3)
 
     def _rate(self, tokens: Tensor) -> Tensor:
-        if self.change is None:
-            change = tokens.new_zeros(*tokens.shape[:-1], self.heads)
-        else:
-            change = bounded(self.change(tokens))
+        change = bounded(changes(self.change, tokens, self.heads))
         return (change - self.log_length).exp().mT.unsqueeze(-1)

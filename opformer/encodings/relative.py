@@ -19,7 +19,7 @@ from opformer.encodings.base import PositionalEncoding
 from opformer.encodings.distance import geometric
 from opformer.integral import Factors
 
-__all__ = ["GaussianBias", "bounded", "gaussian_factors", "gaussian_rates"]
+__all__ = ["GaussianBias", "bounded", "changes", "gaussian_factors", "gaussian_rates"]
 
 # The token may change a rate by this factor at most: factor channels cancel to about eps · γR².
 MAX_CHANGE = 20.0
@@ -84,11 +84,7 @@ class GaussianBias(PositionalEncoding):
 
     def _gamma(self, tokens: Tensor) -> Tensor:
         """γ of each head and target, (..., h, n, 1)."""
-        if self.width is None:
-            change = tokens.new_zeros(*tokens.shape[:-1], self.heads)
-        else:
-            change = self.width(tokens)
-        return gaussian_rates(self.log_length, change)
+        return gaussian_rates(self.log_length, changes(self.width, tokens, self.heads))
 
     def _shift(self, tokens: Tensor) -> Tensor:
         """u of each head and target, (..., h, n, d), in units of the head's length."""
@@ -110,6 +106,11 @@ def gaussian_rates(log_length: Tensor, change: Tensor) -> Tensor:
     The latter is bounded, :math:`|g|\le\log 20`.
     """
     return (bounded(change) - 2 * log_length - math.log(2)).exp().mT.unsqueeze(-1)
+
+
+def changes(layer: nn.Linear | None, tokens: Tensor, heads: int) -> Tensor:
+    """What the tokens (..., n, c) say to each head, (..., n, h); nothing without a layer."""
+    return tokens.new_zeros(*tokens.shape[:-1], heads) if layer is None else layer(tokens)
 
 
 def bounded(change: Tensor) -> Tensor:
